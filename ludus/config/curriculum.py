@@ -5,41 +5,15 @@ from 1 here, as in "lesson 2 of 4". ML-Agents' `lesson_num`, in the metric and i
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from ludus.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, LessonValue, Sampler, describe
+from ludus.schemas import EnvironmentParameter
 
 _VALUE: Final[TypeAdapter[float | Sampler]] = TypeAdapter(LessonValue)
-
-
-@dataclass(frozen=True)
-class ParameterStatus:
-    """One environment parameter."""
-
-    name: str
-    lesson: int
-    """Number of the present lesson, from 1."""
-    lessons: int
-    lesson_name: str
-    value: float | dict[str, Any]
-    """The value for simulators: a number, or a sampler as configurations write it."""
-    measure: str | None = None
-    """The measure that is compared with the threshold; None in the last lesson."""
-    measured: float | None = None
-    """The newest measure, smoothed if that is asked for; None before the first."""
-    threshold: float | None = None
-    episodes: int = 0
-    """Finished episodes (of a metric: values) of this lesson that the measure is made of."""
-    min_lesson_length: int = 0
-    waits_for: str = ""
-    """A sentence: the lesson, and what has to happen before it ends."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return the fields, to travel as JSON."""
-        return asdict(self)
 
 
 def value_to_plain(value: float | Sampler) -> float | dict[str, Any]:
@@ -67,10 +41,17 @@ def status_of(
     measured: float | None = None,
     episodes: int = 0,
     trained: bool = False,
-) -> ParameterStatus:
+) -> EnvironmentParameter:
     """Describe a parameter in lesson `index` (from 0). `trained`: whether the watched behavior has a trainer."""
     lesson = lessons[index]
-    status = ParameterStatus(name, index + 1, len(lessons), lesson.name, value_to_plain(value))
+    status = EnvironmentParameter(
+        name=name,
+        lesson=index + 1,
+        lessons=len(lessons),
+        lesson_name=lesson.name,
+        value=value_to_plain(value),
+        waits_for="",
+    )
     criteria = lesson.completion_criteria
     is_last = index == len(lessons) - 1
     if criteria is None or (is_last and criteria.fall_back_below is None):
@@ -90,7 +71,7 @@ def status_of(
     return replace(status, waits_for=f"{_lesson(status)}: {_needs(status, criteria)}")
 
 
-def after_end(status: ParameterStatus) -> ParameterStatus:
+def after_end(status: EnvironmentParameter) -> EnvironmentParameter:
     """Describe a parameter of a run that has ended: it waits for nothing any more."""
     if status.lessons == 1:
         return status
@@ -102,11 +83,11 @@ def after_end(status: ParameterStatus) -> ParameterStatus:
     return replace(status, waits_for=sentence)
 
 
-def _lesson(status: ParameterStatus) -> str:
+def _lesson(status: EnvironmentParameter) -> str:
     return f"lesson {status.lesson} of {status.lessons} {status.lesson_name!r}"
 
 
-def _needs(status: ParameterStatus, criteria: CompletionCriteria) -> str:
+def _needs(status: EnvironmentParameter, criteria: CompletionCriteria) -> str:
     what = criteria.measure
     if criteria.signal_smoothing and what != "progress":
         what = f"smoothed {what}"

@@ -28,8 +28,9 @@ from ludus.config.divergence import DivergenceSettings
 from ludus.config.hyperparameters import PPOHyperparameters
 from ludus.config.problems import Path, join_path, show, split_path
 from ludus.config.run import RunConfig
+from ludus.schemas import ConfigChange
 from server.config.document import Values
-from server.config.resolution import Change, diff, problems_in
+from server.config.resolution import diff, problems_in
 from server.kit.errors import InvalidEdit, Problem
 
 _SECTION: Final = frozenset({"max_steps", "checkpoint_interval", "keep_checkpoints"})
@@ -81,7 +82,7 @@ _BEHAVIORS: Final = TypeAdapter(dict[str, BehaviorConfig])
 _INSTEAD: Final = "branch off another run that has it from the beginning (`ludus run branch`)"
 
 
-def amend(config: RunConfig, edits: Mapping[str, Mapping[str, Any]]) -> tuple[RunConfig, list[Change]]:
+def amend(config: RunConfig, edits: Mapping[str, Mapping[str, Any]]) -> tuple[RunConfig, list[ConfigChange]]:
     """Return a run's configuration with changes, and what has changed by that, derived values included.
 
     `edits`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every problem, each with its
@@ -101,7 +102,7 @@ def amend(config: RunConfig, edits: Mapping[str, Mapping[str, Any]]) -> tuple[Ru
 
 
 def apply_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
-    """Return a configuration with new values by their paths (`Change.path`), which `amend` has found to be legal."""
+    """Return a configuration with new values by their paths (`ConfigChange.path`), which `amend` has found legal."""
     sections = _sections(config)
     for path, value in changes.items():
         _, *parents, last = split_path(path)

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -13,6 +12,7 @@ from ludus.config.environment_parameters import FORMS
 from ludus.config.problems import CODES, Path, join_path, show, split_path
 from ludus.config.rewards import RewardSignals
 from ludus.config.run import RunConfig
+from ludus.schemas import ConfigChange
 from ludus.validation import in_words
 from server.config.document import MAX_DEPTH, Document, Values, parse_document
 from server.config.key_validation import check_count, validate_keys
@@ -147,19 +147,7 @@ def apply_overrides(document: Values, overrides: Mapping[str, Any]) -> Values:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One difference between two configurations."""
-
-    path: str
-    kind: Literal["added", "removed", "changed"]
-    old: Any
-    """None if added."""
-    new: Any
-    """None if removed."""
-
-
-def diff(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[Change]:
+def diff(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[ConfigChange]:
     """Return what changed, in the order of the new configuration; a whole section that came or went is one change."""
     before, after = (
         config.model_dump(mode="json") if isinstance(config, RunConfig) else config for config in (old, new)
@@ -167,18 +155,18 @@ def diff(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any])
     return list(_changes(before, after, ()))
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], above: Path) -> Iterator[Change]:
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], above: Path) -> Iterator[ConfigChange]:
     for key, value in new.items():
         path = (*above, key)
         if key not in old:
-            yield Change(join_path(path), "added", None, value)
+            yield ConfigChange(path=join_path(path), kind="added", new=value)
         elif isinstance(value, dict) and isinstance(old[key], dict):
             yield from _changes(old[key], value, path)
         elif old[key] != value or isinstance(old[key], bool) != isinstance(value, bool):
-            yield Change(join_path(path), "changed", old[key], value)
+            yield ConfigChange(path=join_path(path), kind="changed", old=old[key], new=value)
     for key, value in old.items():
         if key not in new:
-            yield Change(join_path((*above, key)), "removed", value, None)
+            yield ConfigChange(path=join_path((*above, key)), kind="removed", old=value)
 
 
 def problems_in(error: ValidationError, root: Path = (), behaviors: object = None) -> Iterator[Problem]:

@@ -26,6 +26,7 @@ from ludus.config.problems import Path, join_path, parse_path, show
 from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
 from ludus.config.selfplay import SelfPlaySettings
 from ludus.config.values import OWN, Section
+from ludus.schemas import ConfigDrop, ConfigRewrite
 from server.config.document import Document, Repeated, Values, located, parse_document, text_of
 from server.config.key_validation import hyperparameters_of
 from server.kit.errors import InvalidConfig, Problem
@@ -85,37 +86,14 @@ _OLD_KEYS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
-    """Something that is written otherwise now."""
-
-    path: str
-    """Its place in the old document; `*` stands for each behavior."""
-    to: str
-    """Its place in the new one."""
-    old: object
-    """None where only the place changed."""
-    new: object
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """Something that the new document doesn't have."""
-
-    path: str
-    value: object
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Upgrade:
     """A document in the format of today."""
 
     document: Values
     text: str
     """The same as YAML: as it was sent if nothing changed, else without comments."""
-    changes: tuple[Rewritten, ...]
-    dropped: tuple[Dropped, ...]
+    changes: tuple[ConfigRewrite, ...]
+    dropped: tuple[ConfigDrop, ...]
 
     @property
     def unchanged(self) -> bool:
@@ -130,19 +108,19 @@ class _Notes:
     The keys of both are their values as text: a hostile document has tens of thousands, with values of any type.
     """
 
-    changes: dict[str, Rewritten] = field(default_factory=dict)
-    dropped: dict[str, Dropped] = field(default_factory=dict)
+    changes: dict[str, ConfigRewrite] = field(default_factory=dict)
+    dropped: dict[str, ConfigDrop] = field(default_factory=dict)
 
     def moved(self, path: Path, to: Path, why: str = _NEW_PLACE) -> None:
         """Add a change of only the place."""
         self.changed(path, to, None, None, why)
 
     def changed(self, path: Path, to: Path, old: object, new: object, why: str) -> None:
-        change = Rewritten(join_path(path), join_path(to), old, new, why)
+        change = ConfigRewrite(path=join_path(path), to=join_path(to), old=old, new=new, why=why)
         self.changes.setdefault(repr(change), change)
 
     def drop(self, path: Path, value: object, why: str) -> None:
-        drop = Dropped(join_path(path), value, why)
+        drop = ConfigDrop(path=join_path(path), value=value, why=why)
         self.dropped.setdefault(repr(drop), drop)
 
 

@@ -83,7 +83,7 @@ def update_environment_parameters(run: RunKey, body: BodyDep, command: EditDep) 
 def _read(session: Session, run: str) -> schemas.EnvironmentParameters:
     statuses, pending = ParameterService(session).read(run)
     return schemas.EnvironmentParameters(
-        parameters=tuple(resource(schemas.EnvironmentParameter, status) for status in statuses),
+        parameters=tuple(statuses),
         pending=tuple(resource(schemas.ParameterEdit, edit) for edit in pending),
     )
 

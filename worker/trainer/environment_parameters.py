@@ -24,14 +24,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Final, Literal
 
 from ludus.collector.messages import SimulatorStarted, StatsReported
-from ludus.config.curriculum import ParameterStatus, log_line, status_of, value_from_plain, value_to_plain
+from ludus.config.curriculum import log_line, status_of, value_from_plain, value_to_plain
 from ludus.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, Sampler, sampler_of
 from ludus.protocol.environment_parameters import ParameterValue
+from ludus.schemas import EnvironmentParameter
 from worker.collectors.events import CollectorEvent, EpisodesEnded, SegmentsDelivered
 from worker.trainer.attempt import Attempt
 from worker.trainer.messages import EditParameters, ParameterStates
@@ -51,8 +52,8 @@ class LessonChange:
 
     parameter: str
     cause: Cause
-    old: ParameterStatus
-    new: ParameterStatus
+    old: EnvironmentParameter
+    new: EnvironmentParameter
     log_line: str
     """As ML-Agents logs it."""
     must_reset: bool
@@ -131,7 +132,7 @@ class EnvironmentParameterManager:
         }
         self.number = 0
         """Number of the present set of parameters; counts changes."""
-        self._missing: list[ParameterStatus] = []
+        self._missing: list[EnvironmentParameter] = []
         self.sizes: dict[str, int] = {}
         """Episodes of each behavior that its criteria need at most."""
         for criteria in (lesson.completion_criteria for steps in lessons.values() for lesson in steps):
@@ -159,11 +160,11 @@ class EnvironmentParameterManager:
             for parameter in self._parameters.values()
         ]
 
-    def statuses(self) -> list[ParameterStatus]:
+    def statuses(self) -> list[EnvironmentParameter]:
         """Return where each parameter is, in the configuration's order."""
         return [self._status(parameter) for parameter in self._parameters.values()]
 
-    def take_missing(self) -> list[ParameterStatus]:
+    def take_missing(self) -> list[EnvironmentParameter]:
         """Return the parameters whose metric has not been reported for `MISSING_EPISODES` episodes, each once."""
         missing, self._missing = self._missing, []
         return missing
@@ -358,7 +359,7 @@ class EnvironmentParameterManager:
         parameter.size = 1 if criteria is None else self.sizes[criteria.behavior]
         parameter.empty()
 
-    def _status(self, parameter: _Parameter) -> ParameterStatus:
+    def _status(self, parameter: _Parameter) -> EnvironmentParameter:
         criteria = parameter.criteria
         measured = None if criteria is None else parameter.measured
         # Of a short buffer the measure that it would have if it were long enough; progress changes all the time.
@@ -489,7 +490,7 @@ class EnvironmentParameters:
         if not at_once and now < self._next_report:
             return
         self._next_report = now + STATUS_SECONDS
-        states = ParameterStates(parameters=[status.to_plain() for status in self._manager.statuses()], edit=self._edit)
+        states = ParameterStates(parameters=[asdict(status) for status in self._manager.statuses()], edit=self._edit)
         if states != self._reported and (states.parameters or states.edit):
             self._reported = states
             self._attempt.supervisor.post(states)
@@ -513,8 +514,8 @@ class EnvironmentParameters:
                 f"{change.log_line} {CAUSES[change.cause]}: {old.waits_for}. Now: {new.waits_for}.",
                 parameter=change.parameter,
                 cause=change.cause,
-                old=old.to_plain(),
-                new=new.to_plain(),
+                old=asdict(old),
+                new=asdict(new),
                 reset=change.must_reset,
                 log_line=change.log_line,
                 steps={name: learner.step for name, learner in learners.items()},

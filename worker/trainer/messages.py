@@ -199,7 +199,7 @@ class ParameterStates(_Frozen):
     """Lesson and value of each environment parameter; the whole list each time."""
 
     parameters: list[dict[str, object]]
-    """`ludus.config.curriculum.ParameterStatus.to_plain`."""
+    """The fields of `ludus.schemas.EnvironmentParameter` of each."""
     edit: int
     """Number of the newest edit that was applied; 0 without any."""
 

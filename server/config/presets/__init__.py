@@ -4,25 +4,12 @@ The comment at the head of a document begins with a sentence that describes it.
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import takewhile
 
+from ludus.schemas import Preset
 from server.config.resolution import resolve
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A preset with what people choose it by."""
-
-    name: str
-    description: str
-    """A sentence."""
-    trainer_types: tuple[str, ...]
-    """Of its behaviors, sorted."""
-    source: str
-    """YAML."""
 
 
 def list_presets() -> list[str]:
@@ -46,4 +33,4 @@ def describe_preset(name: str) -> Preset:
     head = takewhile(lambda line: line.startswith("#"), source.splitlines())
     sentence, *_ = re.split(r"(?<=\.) ", " ".join(line.lstrip("# ") for line in head), maxsplit=1)
     trainer_types = {section.trainer_type for section in resolve(source).behaviors.values()}
-    return Preset(name, sentence, tuple(sorted(trainer_types)), source)
+    return Preset(name=name, description=sentence, trainer_types=tuple(sorted(trainer_types)), source=source)

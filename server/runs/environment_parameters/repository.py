@@ -19,7 +19,7 @@ class RunParameters(Base):
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     parameters: Mapped[list[Any]] = mapped_column(Json)
-    """`ludus.config.curriculum.ParameterStatus.to_plain` of each."""
+    """The fields of `ludus.schemas.EnvironmentParameter` of each."""
     edit: Mapped[int] = mapped_column(Integer)
     """Number of the newest edit that it has carried out; those behind it are pending."""
     updated_at: Mapped[float] = mapped_column(Timestamp)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from ludus.config.curriculum import ParameterStatus, after_end, status_of, value_to_plain
+from ludus.config.curriculum import after_end, status_of, value_to_plain
 from ludus.config.environment_parameters import (
     Lesson,
     LessonKey,
@@ -23,6 +23,7 @@ from ludus.config.environment_parameters import (
 )
 from ludus.config.problems import Path, join_path, show
 from ludus.config.run import RunConfig
+from ludus.schemas import EnvironmentParameter
 from server.kit.db.database import Session
 from server.kit.errors import InvalidEdit, Problem
 from server.kit.http.fields import Write
@@ -67,7 +68,7 @@ class ParameterService:
         self._runs = RunRepository(session)
         self._parameters = ParameterRepository(session)
 
-    def read(self, run: str) -> tuple[list[ParameterStatus], Sequence[ParameterEdit]]:
+    def read(self, run: str) -> tuple[list[EnvironmentParameter], Sequence[ParameterEdit]]:
         """Return where a run's parameters are, and the edits that are pending. Raises RunNotFound.
 
         Of a run that has ended: where they were at its end, and the edits that it has not come to.
@@ -77,7 +78,7 @@ class ParameterService:
         if reported is None:
             statuses, edit = _initial(run_row.parsed_config), 0
         else:
-            statuses, edit = [ParameterStatus(**parameter) for parameter in reported.parameters], reported.edit
+            statuses, edit = [EnvironmentParameter(**parameter) for parameter in reported.parameters], reported.edit
         if run_row.state in TERMINAL:
             statuses = [after_end(status) for status in statuses]
         return statuses, self._parameters.edits(run_row.id, edit)
@@ -131,7 +132,7 @@ def _problems(
     return []
 
 
-def _initial(config: RunConfig) -> list[ParameterStatus]:
+def _initial(config: RunConfig) -> list[EnvironmentParameter]:
     """Describe the parameters of a run that no trainer has begun."""
     first = config.first_lessons()
     return [

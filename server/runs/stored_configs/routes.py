@@ -83,8 +83,8 @@ def upgrade(body: BodyDep) -> schemas.ConfigUpgrade:
     return schemas.ConfigUpgrade(
         document=upgraded.text,
         unchanged=upgraded.unchanged,
-        changes=tuple(resource(schemas.ConfigRewrite, change) for change in upgraded.changes),
-        dropped=tuple(resource(schemas.ConfigDrop, drop) for drop in upgraded.dropped),
+        changes=upgraded.changes,
+        dropped=upgraded.dropped,
         problems=tuple(resource(schemas.ConfigProblem, problem) for problem in found_problems),
     )
 
@@ -108,8 +108,7 @@ def diff_config(
             changes = configs.diff(name, old, new)
         else:
             changes = configs.changes(name, old, AmendmentRepository(session).original(RunRepository(session).get(run)))
-    listed = tuple(resource(schemas.ConfigChange, change) for change in changes)
-    return schemas.ConfigDiff(name=name, old=old, new=new, run=run, changes=listed)
+    return schemas.ConfigDiff(name=name, old=old, new=new, run=run, changes=tuple(changes))
 
 
 @router.post(
@@ -187,4 +186,4 @@ def list_presets(paging: PagingDep) -> dict[str, Any]:
 @presets.get("/{name:name}", responses=problems(PresetNotFound))
 def get_preset(name: ConfigName) -> schemas.Preset:
     """Return one preset with its YAML text, from which a run can be created as it is."""
-    return resource(schemas.Preset, find_preset(name))
+    return find_preset(name)

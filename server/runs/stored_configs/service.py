@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from ludus.config.run import RunConfig
+from ludus.schemas import ConfigChange, Preset
 from server.config.document import Document, locate, located, parse_document, text_of
-from server.config.presets import Preset, describe_preset, list_presets
-from server.config.resolution import Change, apply_overrides, diff, resolve, review
+from server.config.presets import describe_preset, list_presets
+from server.config.resolution import apply_overrides, diff, resolve, review
 from server.config.rules import refuse_unsupported
 from server.config.upgrade import Upgrade, upgrade
 from server.kit.errors import InvalidConfig, NotFound, Problem
@@ -59,11 +60,11 @@ class ConfigService:
             name, source=source, document=parsed, resolved=resolved, digest=digest(resolved), description=description
         )
 
-    def diff(self, name: str, old: int | None, new: int | None) -> list[Change]:
+    def diff(self, name: str, old: int | None, new: int | None) -> list[ConfigChange]:
         """Compare the resolved forms of two versions of a name; None is the newest. Raises ConfigNotFound."""
         return self.changes(name, old, self._configs.get_or_raise(name, new).resolved)
 
-    def changes(self, name: str, old: int | None, config: Mapping[str, Any]) -> list[Change]:
+    def changes(self, name: str, old: int | None, config: Mapping[str, Any]) -> list[ConfigChange]:
         """Compare the resolved form of a version with a resolved configuration. Raises ConfigNotFound."""
         return diff(self._configs.get_or_raise(name, old).resolved, config)
 

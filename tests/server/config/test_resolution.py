@@ -8,8 +8,9 @@ import pytest
 from ludus.config.behavior import CloneConfig, SACConfig
 from ludus.config.hyperparameters import SACHyperparameters
 from ludus.config.selfplay import SelfPlaySettings
+from ludus.schemas import ConfigChange
 from server.config.key_validation import MAX_PROBLEMS
-from server.config.resolution import Change, apply_overrides, diff, resolve
+from server.config.resolution import apply_overrides, diff, resolve
 from server.kit.errors import InvalidConfig
 from tests.server.config.checks import behavior, codes_of, config_of, ppo_of, problem_of, problems_of
 
@@ -339,10 +340,10 @@ def test_the_difference_of_two_configurations_names_what_changed() -> None:
     changes = diff(old, new)
 
     assert changes == [
-        Change("behaviors.A.threaded", "changed", old=False, new=True),
-        Change("behaviors.C", "added", None, new.behaviors["C"].model_dump(mode="json")),
-        Change("behaviors.B", "removed", old.behaviors["B"].model_dump(mode="json"), None),
-        Change("environment_parameters.gravity", "changed", 9.81, 1.0),
+        ConfigChange(path="behaviors.A.threaded", kind="changed", old=False, new=True),
+        ConfigChange(path="behaviors.C", kind="added", new=new.behaviors["C"].model_dump(mode="json")),
+        ConfigChange(path="behaviors.B", kind="removed", old=old.behaviors["B"].model_dump(mode="json")),
+        ConfigChange(path="environment_parameters.gravity", kind="changed", old=9.81, new=1.0),
     ]
 
 
@@ -353,4 +354,4 @@ def test_equal_configurations_do_not_differ() -> None:
 
 
 def test_true_differs_from_one() -> None:
-    assert diff({"a": 1, "b": 0}, {"a": True, "b": 0}) == [Change("a", "changed", old=1, new=True)]
+    assert diff({"a": 1, "b": 0}, {"a": True, "b": 0}) == [ConfigChange(path="a", kind="changed", old=1, new=True)]

@@ -2,6 +2,7 @@ import json
 import shutil
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -283,7 +284,7 @@ def test_lessons_are_told_in_ml_agents_words_and_stand_in_the_status(
     parsed = [Lesson.model_validate(each) for each in lessons]
     moved = [status_of("wall", parsed, 1, 2.0), status_of("gravity", [Lesson(name="gravity", value=9.5)], 0, 9.5)]
 
-    play.trainer.ledger.parameters.publish([each.to_plain() for each in moved], 0)
+    play.trainer.ledger.parameters.publish([asdict(each) for each in moved], 0)
     play.trainer.ledger.event("lesson_changed", f"{line} And more.", data={"log_line": line})
     play.sync()
 

@@ -1,5 +1,6 @@
 """Environment parameters over HTTP: where lessons are, and changes while a run goes on."""
 
+from dataclasses import asdict
 from typing import Any
 
 import httpx2
@@ -74,7 +75,7 @@ def test_what_the_trainer_says_is_answered(world: World, run: str) -> None:
     lessons = [Lesson.model_validate(each) for each in CONFIG["environment_parameters"]["wall"]["curriculum"]]
     status = status_of("wall", lessons, 0, 1.0, measured=0.61, episodes=74, trained=True)
 
-    trainer.ledger.parameters.publish([status.to_plain()], 0)
+    trainer.ledger.parameters.publish([asdict(status)], 0)
 
     (wall,) = world.http.get(path(run)).json()["parameters"]
     assert (wall["measured"], wall["episodes"]) == (0.61, 74)

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from ludus.schemas import ConfigChange
 from server.config.presets import read_preset
-from server.config.resolution import Change, resolve
+from server.config.resolution import resolve
 from server.kit.db.database import Database
 from server.kit.errors import ConfigNotFound, InvalidConfig
 from server.runs.stored_configs.repository import ConfigRepository
@@ -87,7 +88,7 @@ def test_two_versions_are_compared_resolved(configs: ConfigService) -> None:
 
     path = "behaviors.A.hyperparameters"
     expected = [
-        Change(f"{path}.{value}_schedule", "changed", "linear", "constant")
+        ConfigChange(path=f"{path}.{value}_schedule", kind="changed", old="linear", new="constant")
         for value in ("learning_rate", "beta", "epsilon")
     ]
     assert configs.diff("walker", 1, 2) == expected
