@@ -9,7 +9,6 @@ import importlib
 import sys
 from collections.abc import Mapping
 from importlib.metadata import entry_points, version
-from typing import Any
 
 import click
 
@@ -89,7 +88,7 @@ class LazyGroup(click.Group):
         command = _plugged_in().get(cmd_name) or super().get_command(ctx, cmd_name)
         return _left_out(cmd_name) if command is None and cmd_name in EXTRAS else command
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run a command; a missing library gives a sentence, not a traceback."""
         try:
             return super().invoke(ctx)
@@ -116,11 +115,16 @@ def _left_out(name: str) -> click.Command:
     """Return a command that names the package which this installation does not have."""
 
     def explain(**_arguments: object) -> None:
-        raise click.ClickException(f"This installation holds the client only. {_advice(name)}")
+        raise client_only(name)
 
     anything = click.Argument(["anything"], nargs=-1, type=click.UNPROCESSED)
     settings = {"ignore_unknown_options": True, "help_option_names": list[str]()}
     return click.Command(name, callback=explain, params=[anything], context_settings=settings, hidden=True)
+
+
+def client_only(name: str) -> click.ClickException:
+    """Return the error of a command whose package this installation does not have."""
+    return click.ClickException(f"This installation holds the client only. {_advice(name)}")
 
 
 def _advice(name: str) -> str:

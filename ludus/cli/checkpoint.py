@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -302,9 +301,9 @@ def _show_pruned(pruned: Pruned) -> str:
 )
 @click.option("--dry-run", is_flag=True, help="Only list the checkpoints.")
 @answering(_show_pruned)
-def prune(client: Client, **limits: Any) -> Pruned:
+def prune(client: Client, *, older_than_seconds: float | None, max_bytes: int | None, dry_run: bool) -> Pruned:
     """Delete checkpoints of all runs beyond a limit of age or total size, the oldest first.
 
     The newest good one of every run stays, and so do the best, pinned and used ones.
     """
-    return client.checkpoints.prune(**limits)
+    return client.checkpoints.prune(older_than_seconds=older_than_seconds, max_bytes=max_bytes, dry_run=dry_run)

@@ -4,18 +4,17 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
 from ludus.cli.exits import Exit
 from ludus.cli.options import json_option, option
-from ludus.cli.render import LINES, print_answer, printable
+from ludus.cli.render import LINES, Show, print_answer, printable
 from ludus.client import DEFAULT_SERVER, ApiError, Client, ProblemAnswer, ServerUnreachable
 from ludus.client.backoff import FIRST_ANSWER_SECONDS, request_limit
 from ludus.protocol.credentials import CLIENT_TOKEN
 
-Handler = Callable[..., Any]
+Handler = Callable[..., object]
 """Takes a connected client, then the options of its command by their names."""
 
 
@@ -61,7 +60,7 @@ def writing(target: Path | str) -> Iterator[None]:
         raise Failure(f"cannot write {target}: {error.strerror or error}", Exit.REFUSED) from error
 
 
-def answering(text: Callable[[Any], str | None]) -> Callable[[Handler], Handler]:
+def answering(text: Show) -> Callable[[Handler], Handler]:
     """Make a connected command of a handler, with `--json`, that prints the handler's result.
 
     `text` returns the line for people, or prints by itself and returns None (`ludus.cli.render.table`).

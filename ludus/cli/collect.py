@@ -5,11 +5,11 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import click
 
@@ -22,7 +22,7 @@ from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import RunEnd, Target
 
 
-def run_until_end(work: Coroutine[Any, Any, RunEnd], farewell: str) -> int:
+def run_until_end(work: Awaitable[RunEnd], farewell: str) -> int:
     """Run `work`, which logs to `ludus.games`; print the end, and return the exit code.
 
     Ctrl-C or SIGTERM cancels it and prints `farewell`; so does each further one.
@@ -53,7 +53,7 @@ def printed_games() -> Iterator[None]:
         logger.setLevel(level)
 
 
-async def _interruptible(work: Coroutine[Any, Any, RunEnd], farewell: str) -> RunEnd | None:
+async def _interruptible(work: Awaitable[RunEnd], farewell: str) -> RunEnd | None:
     """Do the work; each Ctrl-C or SIGTERM cancels it. Returns None if it was cancelled."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)

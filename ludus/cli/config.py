@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import yaml
@@ -13,6 +13,7 @@ from ludus.cli.files import Text, TextFile, Unreadable, read_text
 from ludus.cli.options import EXISTING, FILE, json_option
 from ludus.cli.render import echo, print_answer, print_document, table
 from ludus.client import Client
+from ludus.json_values import JsonObject
 from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion, Preset, PresetSummary
 
 MAX_VALUE: Final = 60
@@ -134,7 +135,7 @@ def upgrade(
     print_answer(done, show, as_json=as_json)
 
 
-def _curricula(path: Path) -> dict[str, Any] | str:
+def _curricula(path: Path) -> JsonObject | str:
     """Read curricula: a file, or all JSON files of a folder."""
     if path.is_dir():
         files = sorted(path.glob("*.json"))
@@ -151,7 +152,7 @@ def _text(path: Path) -> str:
         raise click.UsageError(str(error)) from error
 
 
-def _json_curricula(path: Path) -> dict[str, Any]:
+def _json_curricula(path: Path) -> JsonObject:
     """Read curricula by behavior; a file with one curriculum is named after its behavior."""
     try:
         content = json.loads(_text(path))

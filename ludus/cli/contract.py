@@ -18,7 +18,7 @@ from ludus.cli.options import ASSIGNMENT, EXISTING_FILE, Parsed, option, visual_
 from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
 from ludus.sdk.contract.fake_server import ENDINGS, Behaviour, FakeServer
-from ludus.sdk.contract.kit import SCENARIOS, Scenario, try_client
+from ludus.sdk.contract.kit import SCENARIOS, try_client
 
 
 def _listed(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -71,25 +71,21 @@ def contract(command: tuple[str, ...], only: tuple[str, ...], timeout: float, vi
       2  the command line is wrong
     """
     chosen = [scenario for scenario in SCENARIOS if not only or scenario.name in only]
+    passed = 0
     try:
         with sigterm_interrupts():
-            passed = sum(_passes(scenario, command, timeout, vis_encode_type) for scenario in chosen)
+            for scenario in chosen:
+                verdict = try_client(scenario, command, timeout, visual_encoder=vis_encode_type)
+                echo(f"{'FAIL' if verdict.problems else 'OK  '} {verdict.sentence}  ({verdict.seconds:.1f} s)")
+                for line in verdict.printed if verdict.problems else ():
+                    echo(f"       | {line}")
+                passed += not verdict.problems
     except OSError as error:
         raise click.ClickException(f"{command[0]} cannot be started: {error.strerror or error}") from None
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     echo(f"{passed} of {len(chosen)} OK")
     sys.exit(Exit.OK if passed == len(chosen) else Exit.REFUSED)
-
-
-def _passes(scenario: Scenario, command: tuple[str, ...], timeout: float, visual_encoder: str) -> bool:
-    """Try a scenario, print the verdict, and return whether the client passes."""
-    verdict = try_client(scenario, command, timeout, visual_encoder=visual_encoder)
-    echo(f"{'FAIL' if verdict.problems else 'OK  '} {verdict.sentence}  ({verdict.seconds:.1f} s)")
-    if verdict.problems:
-        for line in verdict.printed:
-            echo(f"       | {line}")
-    return not verdict.problems
 
 
 TICK_SECONDS: Final = 0.05

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -54,7 +53,7 @@ def list_(client: Client, *, filter_: str) -> Iterator[DemonstrationSummary]:
     return client.demonstrations.list(filter_)
 
 
-def _origin(origin: Mapping[str, Any]) -> str:
+def _origin(origin: Mapping[str, object]) -> str:
     match origin:
         case {"merged": list(sources)}:
             return "merged: " + ", ".join(sources)
@@ -76,7 +75,7 @@ def _spread(values: Spread | None) -> str:
     return f"{number(values.mean)} ± {number(values.std)} ({number(values.minimum)} to {number(values.maximum)})"
 
 
-def _bars(counts: Sequence[int]) -> str:
+def bars(counts: Sequence[int]) -> str:
     """Draw a histogram in one line; every bin that is not empty has a bar."""
     highest = max(counts, default=0) or 1
     return "".join(BARS[-(-count * (len(BARS) - 1) // highest)] for count in counts)
@@ -101,7 +100,7 @@ def _show(recording: Demonstration) -> None:
             ("lengths", _spread(recording.summary.lengths)),
             *((f"observation {index}", text) for index, text in enumerate(observations)),
             *(
-                (f"continuous {index}", f"-1 |{_bars(counts)}| 1")
+                (f"continuous {index}", f"-1 |{bars(counts)}| 1")
                 for index, counts in enumerate(recording.summary.continuous)
             ),
             *((f"branch {index}", text) for index, text in enumerate(branches)),
@@ -139,7 +138,14 @@ def merge(client: Client, *, demonstrations: tuple[str, ...], name: str | None) 
 @name_option
 @answering(id_of)
 def subsample(
-    client: Client, *, demonstration_id: str, count: int | None, episodes: int | None, every: int | None, **others: Any
+    client: Client,
+    *,
+    demonstration_id: str,
+    count: int | None,
+    episodes: int | None,
+    every: int | None,
+    seed: int | None,
+    name: str | None,
 ) -> Demonstration:
     """Make a smaller demonstration of DEMONSTRATION, and print its id.
 
@@ -150,7 +156,9 @@ def subsample(
         raise click.UsageError("COUNT and --every both say which transitions: leave one of them out")
     if count is episodes is every is None:
         raise click.UsageError("say what to keep: --episodes, and --every or COUNT for transitions")
-    return client.demonstrations.subsample(demonstration_id, count, episodes=episodes, every=every, **others)
+    return client.demonstrations.subsample(
+        demonstration_id, count, episodes=episodes, every=every, seed=seed, name=name
+    )
 
 
 @demonstration.command()

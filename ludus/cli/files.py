@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -43,7 +43,7 @@ class TextFile(click.ParamType):  # type: ignore[type-arg]  # generic only in ne
 
     name = "filename"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: str | Text, param: click.Parameter | None, ctx: click.Context | None) -> Text:
         """Read the file."""
         if isinstance(value, Text):
             return value

@@ -183,18 +183,23 @@ def watch(client: Client, *, run: str, keep_waiting: bool, as_json: bool) -> Non
     is one line.
     """
     record = client.runs.get(run)
+    events: Events = queue.Queue(WAITING_EVENTS)
+    ended = threading.Event()
+    threading.Thread(target=_collect, args=(client, record.id, events, ended), daemon=True).start()
     try:
-        _watch(client, record, keep_waiting=keep_waiting, as_json=as_json)
+        _print_all(client, record, events, keep_waiting=keep_waiting, as_json=as_json)
     except RunStalled as error:
         echo(str(error), err=True)
         sys.exit(Exit.STALLED)
     except KeyboardInterrupt:
         echo(f"\n{record.id} continues; `ludus run stop {record.id}` ends it", err=True, kept=LINES)
         sys.exit(INTERRUPTED)
-    ended = client.runs.get(record.id)
+    finally:
+        ended.set()
+    record = client.runs.get(record.id)
     if not as_json:
-        echo(_ending(ended))
-    sys.exit(OUTCOMES.get(ended.state, Exit.OK))
+        echo(_ending(record))
+    sys.exit(OUTCOMES.get(record.state, Exit.OK))
 
 
 @dataclass
@@ -215,24 +220,13 @@ class _Progress:
         return self.speed
 
 
-def _watch(client: Client, record: Run, *, keep_waiting: bool, as_json: bool) -> None:
+def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: bool, as_json: bool) -> None:
     """Print events, and progress unless as JSON, until the event stream ends.
 
     On a terminal the last line is rewritten each second. Elsewhere (a file, the log of a CI job) each summary of the
     trainer has a line with its time.
     Raises RunStalled when the run continues only if a person acts, unless `keep_waiting`.
     """
-    events: Events = queue.Queue(WAITING_EVENTS)
-    ended = threading.Event()
-    follower = threading.Thread(target=_collect, args=(client, record.id, events, ended), daemon=True)
-    follower.start()
-    try:
-        _print_all(client, record, events, keep_waiting=keep_waiting, as_json=as_json)
-    finally:
-        ended.set()
-
-
-def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: bool, as_json: bool) -> None:
     rewrite = sys.stdout.isatty() and not as_json
     progress = _Progress(record.step, time.monotonic())
     printed = ""

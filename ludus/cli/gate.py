@@ -36,6 +36,7 @@ from ludus.cli.sources import check as check_source
 from ludus.client import TERMINAL_STATES, ApiError, Client, NotFound, RunStalled
 from ludus.client.backoff import ServerBackoff
 from ludus.client.started_simulators import StartedSimulators
+from ludus.json_values import JsonObject
 from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.schemas import EvaluationResult, MatchResult, Run
 
@@ -150,7 +151,7 @@ def run_assessment(
     `settings` go to a `section` of its configuration, `match` or `evaluate`; None stands for the default. The seed
     parameter of simulators that the command starts is `seed` by default.
     """
-    document: dict[str, Any] = {section: {key: value for key, value in settings.items() if value is not None}}
+    document: JsonObject = {section: {key: value for key, value in settings.items() if value is not None}}
     if games.source is not None:
         check_source(games.source, {})
         document[section].setdefault("seed_parameter", "seed")
@@ -347,7 +348,7 @@ def test_options(*, elo0: float, elo1: float, games: int) -> Callable[[Command],
 @run_options
 @connected
 def gate(
-    client: Client, *, games: Games, promote: str | None, options: RunOptions, report: Report, **match: Any
+    client: Client, *, games: Games, promote: str | None, options: RunOptions, report: Report, **match: object
 ) -> None:
     """Play CANDIDATE against a champion until a test decides whether it is stronger; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
@@ -380,7 +381,7 @@ def evaluate(
     promote: str | None,
     options: RunOptions,
     report: Report,
-    **given: Any,
+    **given: object,
 ) -> None:
     """Play episodes with CHECKPOINT and compare the mean return with a threshold; a checkpoint is an id
     (ckpt_...), an alias, or RUN/latest.
@@ -405,19 +406,23 @@ def evaluate(
 
 
 def _decide(
-    client: Client, match: Mapping[str, Any], games: Games, promote: str | None, options: RunOptions, report: Report
+    client: Client, match: Mapping[str, object], games: Games, promote: str | None, options: RunOptions, report: Report
 ) -> Exit:
     """Compare two checkpoints, and promote the candidate if it passes; return the exit code.
 
     A candidate that the alias names already was promoted before: a job that is repeated passes without a game.
     """
-    against: str = match["champion"]
+    against = str(match["champion"])
     is_alias = "/" not in against and not against.startswith("ckpt_")
     alias = promote or (against if is_alias else CHAMPION)
     try:
         assessed = run_assessment(client, "match", match, games, options, report)
     except ApiError:  # the server refuses a match of a checkpoint against itself
-        if promote is None or alias != against or _checkpoint_id(client, match["candidate"]) != _named(client, alias):
+        if (
+            promote is None
+            or alias != against
+            or _checkpoint_id(client, str(match["candidate"])) != _named(client, alias)
+        ):
             raise
         report.say(f"{alias} is this checkpoint already: it was promoted before, and nothing is left to decide")
         return Exit.OK

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import click
 
@@ -12,6 +11,7 @@ from ludus.cli.options import filter_option, json_option, limit_option, option, 
 from ludus.cli.render import echo, fields, id_of, number, print_answer, print_facts, print_table, table
 from ludus.client import Client
 from ludus.client.backoff import ServerBackoff
+from ludus.json_values import JsonObject
 from ludus.schemas import Ladder, Match, Payoffs
 
 POLL_SECONDS = 0.5
@@ -46,7 +46,7 @@ def create(client: Client, *, name: str, description: str, initial_elo: float | 
     return client.ladders.create(name, description=description, initial_elo=initial_elo)
 
 
-def _show(answer: dict[str, Any]) -> None:
+def _show(answer: JsonObject) -> None:
     ladder: Ladder = answer["ladder"]
     unrated = ladder.matches - ladder.rated_through
     facts = fields(ladder, "id, name, description, players, matches")
@@ -63,7 +63,7 @@ def _show(answer: dict[str, Any]) -> None:
 @limit_option("players")
 @click.option("--order-by", default="", help="elo, ordinal, mu, games or id; then asc or desc. [elo desc]")
 @answering(_show)
-def show(client: Client, *, ladder_key: str, limit: int, order_by: str) -> dict[str, Any]:
+def show(client: Client, *, ladder_key: str, limit: int, order_by: str) -> JsonObject:
     """Show LADDER and its strongest players.
 
     `mu` and `sigma` are the mean and the deviation of the estimate of a player's strength; `ordinal`, mu - 3 sigma, is

@@ -72,7 +72,16 @@ def embedded_stack(home: Path) -> Iterator[Addresses]:
             tied=True,
         )
     try:
-        yield _await(process, ready, log)
+        deadline = time.monotonic() + READY_SECONDS
+        while not ready.exists():
+            if process.exit_code() is not None:
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+                raise LearnError("\n".join([f"The server did not start ({log}):", *(f"  {line}" for line in lines)]))
+            if time.monotonic() > deadline:
+                raise LearnError(f"The server was not ready after {READY_SECONDS:g} s; {log} says more.")
+            time.sleep(0.05)
+        addresses = json.loads(ready.read_text(encoding="utf-8"))
+        yield Addresses(addresses["api"], addresses["gateway"], started_here=True)
     finally:
         process.interrupt()
         process.end(STOP_SECONDS)
@@ -91,19 +100,6 @@ def _check_installation() -> None:
             f"{'is' if len(missing) == 1 else 'are'} not installed: name one with --server or LUDUS_SERVER, or run pip "
             "install '.[worker]' in Ludus' repository."
         )
-
-
-def _await(process: ChildProcess, ready: Path, log: Path) -> Addresses:
-    deadline = time.monotonic() + READY_SECONDS
-    while not ready.exists():
-        if process.exit_code() is not None:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-            raise LearnError("\n".join([f"The server did not start ({log}):", *(f"  {line}" for line in lines)]))
-        if time.monotonic() > deadline:
-            raise LearnError(f"The server was not ready after {READY_SECONDS:g} s; {log} says more.")
-        time.sleep(0.05)
-    addresses = json.loads(ready.read_text(encoding="utf-8"))
-    return Addresses(addresses["api"], addresses["gateway"], started_here=True)
 
 
 STACK_HOME = ".ludus"

@@ -7,7 +7,7 @@ else.
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args, get_type_hints
@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 import yaml
 
 from ludus.cli.files import Unreadable, read_text
+from ludus.json_values import JsonObject
 from ludus.protocol.options import GATEWAY_PORT
 from ludus.protocol.side_channels import EngineConfiguration
 
@@ -75,7 +76,7 @@ class CheckpointSettings:
 class LearnSettings:
     """All settings of one call of `ludus learn`."""
 
-    document: dict[str, Any]
+    document: JsonObject
     """The configuration file, flags put into it, without the sections below; empty without a file."""
     environment: EnvironmentSettings
     engine: EngineSettings
@@ -96,7 +97,7 @@ class LearnSettings:
         name = self.checkpoints.initialize_from
         return None if name is None else Path(self.checkpoints.results_dir) / name
 
-    def local(self) -> dict[str, dict[str, Any]]:
+    def local(self) -> dict[str, JsonObject]:
         """Return the sections that this machine uses, as `configuration.yaml` has them."""
         return {
             "env_settings": dataclasses.asdict(self.environment),
@@ -124,8 +125,135 @@ Ludus' own, which can't be shortened:
 """
 
 
-def _theirs() -> argparse.ArgumentParser:
-    """Return ML-Agents' parser. Its result has only typed flags, so that a typed default still counts."""
+def read_settings(typed: argparse.Namespace) -> LearnSettings:
+    """Return the settings of the file and the flags. Raises LearnError."""
+    flags = {key: value for key, value in vars(typed).items() if value is not None}
+    path = Path(flags["trainer_config_path"]) if "trainer_config_path" in flags else None
+    document = {} if path is None else read_document(path)
+    sections = {name: _section_of(document, name) for name in _SECTIONS}
+    removed = {
+        "train_model": "The --train option has been deprecated. Train mode is now the default.",
+        "torch": "The --torch option was removed: PyTorch is the only framework.",
+        "tensorflow": "The --tensorflow option was removed: PyTorch is the only framework.",
+    }
+    warnings = [warning for flag, warning in removed.items() if flags.get(flag)]
+    _choose_beginning(sections["checkpoint_settings"], flags, warnings)
+    for section, kind in zip(sections.values(), _SECTIONS.values(), strict=True):
+        section |= {key: flags[key] for key in flags if key in get_type_hints(kind)}
+    environment = _build(EnvironmentSettings, sections["env_settings"])
+    environment.check()
+    _put_into(document, flags)
+    return LearnSettings(
+        document,
+        environment,
+        _build(EngineSettings, sections["engine_settings"]),
+        _build(CheckpointSettings, sections["checkpoint_settings"]),
+        path,
+        warnings,
+        bool(typed.remote_env),
+    )
+
+
+def read_document(path: Path) -> JsonObject:
+    """Read a configuration file. Raises LearnError."""
+    try:
+        document = yaml.safe_load(read_text(path.absolute()))
+    except Unreadable as error:
+        if not path.exists():
+            raise LearnError(f"Config file could not be found at {path.absolute()}.") from error
+        raise LearnError(f"There was an error decoding Config file from {path}. {error}") from error
+    except RecursionError as error:
+        raise LearnError(f"The config file {path} is nested too deeply; no configuration needs that.") from error
+    except yaml.YAMLError as error:
+        raise LearnError(f"Error parsing yaml file. Please check for formatting errors. {error}") from error
+    if document is None:
+        raise LearnError(f"The config file {path} is empty; it needs at least `behaviors`.")
+    if not isinstance(document, dict):
+        raise LearnError(f"The config file {path} is no mapping; it needs at least `behaviors`.")
+    return document
+
+
+def _section_of(document: JsonObject, name: str) -> JsonObject:
+    """Remove a section from the document and return it."""
+    section = document.pop(name, {})
+    if not isinstance(section, dict):
+        raise LearnError(f"Unsupported config {section} for {_SECTIONS[name].__name__}.")
+    legal = get_type_hints(_SECTIONS[name])
+    for key in section:
+        if key not in legal:
+            raise LearnError(
+                f"The option {key} was specified in your YAML file for {_SECTIONS[name].__name__}, but is invalid."
+            )
+    return dict(section)
+
+
+def _choose_beginning(section: JsonObject, flags: JsonObject, warnings: list[str]) -> None:
+    """Keep one of `resume` and `initialize_from`: the typed one, else `resume`."""
+    if section.pop("load_model", False) or flags.pop("load_model", False):
+        warnings.append("The --load option has been deprecated. Please use the --resume option instead.")
+        flags.setdefault("resume", True)
+    typed = {key for key in ("resume", "initialize_from") if key in flags}
+    if not ((flags.get("resume") or section.get("resume")) and {*flags, *section} >= {"initialize_from"}):
+        return
+    if typed == {"initialize_from"}:
+        section.pop("resume", None)
+        warnings.append("Both resume and initialize_from are set; --initialize-from was typed and counts.")
+    elif "initialize_from" in flags or section.get("initialize_from") is not None:
+        section.pop("initialize_from", None)
+        flags.pop("initialize_from", None)
+        warnings.append("Both resume and initialize_from are set; the run is resumed.")
+
+
+def _put_into(document: JsonObject, flags: Mapping[str, object]) -> None:
+    """Write the flags that concern the server into the document."""
+    if "torch_device" in flags:
+        document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": flags["torch_device"]}
+    if flags.get("debug"):
+        document["debug"] = True
+    if flags.get("deterministic"):
+        behaviors = _mapping(document.get("behaviors"))
+        for behavior in (section for section in behaviors.values() if isinstance(section, dict)):
+            behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
+
+
+def _mapping(value: object) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _build(kind: type[Section], values: Mapping[str, object]) -> Section:
+    """Return a section with its values converted as ML-Agents does."""
+    hints = get_type_hints(kind)
+    return kind(**{key: _convert(kind, key, hints[key], value) for key, value in values.items()})
+
+
+def _convert(kind: type, key: str, hint: object, value: Any) -> object:
+    optional = type(None) in get_args(hint)
+    if value is None and optional:
+        return None
+    plain = next(member for member in get_args(hint) if member is not type(None)) if optional else hint
+    try:
+        if plain in {int, float, bool, str}:
+            return plain(value)
+        return [str(item) for item in value]
+    except (TypeError, ValueError) as error:
+        raise LearnError(f"{value!r} is no {getattr(plain, '__name__', 'list')} for {kind.__name__}.{key}.") from error
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read a command line; exits with code 2 where it is wrong, and with 0 after `--help`.
+
+    Ludus' own flags are read first and by their whole names, so that ML-Agents' flags can be abbreviated: `--se`.
+    """
+    parser = argparse.ArgumentParser(prog="ludus learn", add_help=False, allow_abbrev=False)
+    for name in ("--server", "--token", "--gateway"):
+        parser.add_argument(name)
+    parser.add_argument("--ca-file", type=Path)
+    parser.add_argument("--remote-env", action=_FLAG)
+    # ML-Agents' --env-args, or an abbreviation of it, takes the rest of the command line.
+    takes_rest = [len(argument) > len("--env") and "--env-args".startswith(argument) for argument in arguments]
+    end = [*takes_rest, True].index(True)
+    namespace, unknown = parser.parse_known_args(arguments[:end])
+    # The result has only typed flags, so that a typed default still counts.
     parsed = argparse.ArgumentParser(
         prog="ludus learn",
         argument_default=argparse.SUPPRESS,
@@ -172,139 +300,4 @@ def _theirs() -> argparse.ArgumentParser:
     engine.add_argument("--no-graphics-monitor", action=_FLAG, help="Start the first build with graphics, others not.")
     torch = parsed.add_argument_group("torch")
     torch.add_argument("--torch-device", metavar="DEVICE", help="cpu, cuda or cuda:N, on the worker.")
-    return parsed
-
-
-def read_settings(typed: argparse.Namespace) -> LearnSettings:
-    """Return the settings of the file and the flags. Raises LearnError."""
-    flags = {key: value for key, value in vars(typed).items() if value is not None}
-    path = Path(flags["trainer_config_path"]) if "trainer_config_path" in flags else None
-    document = {} if path is None else read_document(path)
-    sections = {name: _section_of(document, name) for name in _SECTIONS}
-    warnings = list(_removed(flags))
-    _choose_beginning(sections["checkpoint_settings"], flags, warnings)
-    for section, kind in zip(sections.values(), _SECTIONS.values(), strict=True):
-        section |= {key: flags[key] for key in flags if key in get_type_hints(kind)}
-    environment = _build(EnvironmentSettings, sections["env_settings"])
-    environment.check()
-    _put_into(document, flags)
-    return LearnSettings(
-        document,
-        environment,
-        _build(EngineSettings, sections["engine_settings"]),
-        _build(CheckpointSettings, sections["checkpoint_settings"]),
-        path,
-        warnings,
-        bool(typed.remote_env),
-    )
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read a configuration file. Raises LearnError."""
-    try:
-        document = yaml.safe_load(read_text(path.absolute()))
-    except Unreadable as error:
-        if not path.exists():
-            raise LearnError(f"Config file could not be found at {path.absolute()}.") from error
-        raise LearnError(f"There was an error decoding Config file from {path}. {error}") from error
-    except RecursionError as error:
-        raise LearnError(f"The config file {path} is nested too deeply; no configuration needs that.") from error
-    except yaml.YAMLError as error:
-        raise LearnError(f"Error parsing yaml file. Please check for formatting errors. {error}") from error
-    if document is None:
-        raise LearnError(f"The config file {path} is empty; it needs at least `behaviors`.")
-    if not isinstance(document, dict):
-        raise LearnError(f"The config file {path} is no mapping; it needs at least `behaviors`.")
-    return document
-
-
-def _section_of(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Remove a section from the document and return it."""
-    section = document.pop(name, {})
-    if not isinstance(section, dict):
-        raise LearnError(f"Unsupported config {section} for {_SECTIONS[name].__name__}.")
-    legal = get_type_hints(_SECTIONS[name])
-    for key in section:
-        if key not in legal:
-            raise LearnError(
-                f"The option {key} was specified in your YAML file for {_SECTIONS[name].__name__}, but is invalid."
-            )
-    return dict(section)
-
-
-def _choose_beginning(section: dict[str, Any], flags: dict[str, Any], warnings: list[str]) -> None:
-    """Keep one of `resume` and `initialize_from`: the typed one, else `resume`."""
-    if section.pop("load_model", False) or flags.pop("load_model", False):
-        warnings.append("The --load option has been deprecated. Please use the --resume option instead.")
-        flags.setdefault("resume", True)
-    typed = {key for key in ("resume", "initialize_from") if key in flags}
-    if not ((flags.get("resume") or section.get("resume")) and {*flags, *section} >= {"initialize_from"}):
-        return
-    if typed == {"initialize_from"}:
-        section.pop("resume", None)
-        warnings.append("Both resume and initialize_from are set; --initialize-from was typed and counts.")
-    elif "initialize_from" in flags or section.get("initialize_from") is not None:
-        section.pop("initialize_from", None)
-        flags.pop("initialize_from", None)
-        warnings.append("Both resume and initialize_from are set; the run is resumed.")
-
-
-def _removed(flags: Mapping[str, object]) -> Iterator[str]:
-    """Yield warnings about flags that ML-Agents has removed."""
-    if flags.get("train_model"):
-        yield "The --train option has been deprecated. Train mode is now the default."
-    for name in ("torch", "tensorflow"):
-        if flags.get(name):
-            yield f"The --{name} option was removed: PyTorch is the only framework."
-
-
-def _put_into(document: dict[str, Any], flags: Mapping[str, object]) -> None:
-    """Write the flags that concern the server into the document."""
-    if "torch_device" in flags:
-        document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": flags["torch_device"]}
-    if flags.get("debug"):
-        document["debug"] = True
-    if flags.get("deterministic"):
-        behaviors = _mapping(document.get("behaviors"))
-        for behavior in (section for section in behaviors.values() if isinstance(section, dict)):
-            behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _build(kind: type[Section], values: Mapping[str, object]) -> Section:
-    """Return a section with its values converted as ML-Agents does."""
-    hints = get_type_hints(kind)
-    return kind(**{key: _convert(kind, key, hints[key], value) for key, value in values.items()})
-
-
-def _convert(kind: type, key: str, hint: object, value: Any) -> Any:
-    optional = type(None) in get_args(hint)
-    if value is None and optional:
-        return None
-    plain = next(member for member in get_args(hint) if member is not type(None)) if optional else hint
-    try:
-        if plain in {int, float, bool, str}:
-            return plain(value)
-        return [str(item) for item in value]
-    except (TypeError, ValueError) as error:
-        raise LearnError(f"{value!r} is no {getattr(plain, '__name__', 'list')} for {kind.__name__}.{key}.") from error
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read a command line; exits with code 2 where it is wrong, and with 0 after `--help`.
-
-    Ludus' own flags are read first and by their whole names, so that ML-Agents' flags can be abbreviated: `--se`.
-    """
-    parser = argparse.ArgumentParser(prog="ludus learn", add_help=False, allow_abbrev=False)
-    for name in ("--server", "--token", "--gateway"):
-        parser.add_argument(name)
-    parser.add_argument("--ca-file", type=Path)
-    parser.add_argument("--remote-env", action=_FLAG)
-    # ML-Agents' --env-args, or an abbreviation of it, takes the rest of the command line.
-    takes_rest = [len(argument) > len("--env") and "--env-args".startswith(argument) for argument in arguments]
-    end = [*takes_rest, True].index(True)
-    namespace, unknown = parser.parse_known_args(arguments[:end])
-    return _theirs().parse_args([*unknown, *arguments[end:]], namespace)
+    return parsed.parse_args([*unknown, *arguments[end:]], namespace)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from ludus.cli.ending import end_run
 from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
@@ -21,6 +21,7 @@ from ludus.event_loop import run
 from ludus.games.builds import play
 from ludus.games.process import ExecutableNotFound, find_executable
 from ludus.games.settings import EDITOR_PORT, GameSettings, can_collect_here
+from ludus.json_values import JsonObject
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.console import info, warning
 from ludus.mlagents.results.folder import Journal
@@ -168,8 +169,15 @@ class Interrupts:
         hangup = getattr(signal, "SIGHUP", None)
         if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # as under `nohup`
             previous[hangup] = signal.getsignal(hangup)
+
+        def press(_number: int, _frame: FrameType | None) -> None:
+            self.count += 1
+            self._pressed.set()
+            if self.count > 1:
+                raise KeyboardInterrupt
+
         for number in previous:
-            signal.signal(number, self._press)
+            signal.signal(number, press)
         try:
             yield
         finally:
@@ -183,14 +191,8 @@ class Interrupts:
         else:
             self._pressed.wait(seconds)
 
-    def _press(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        self._pressed.set()
-        if self.count > 1:
-            raise KeyboardInterrupt
 
-
-def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[str, Any]:
+def server_document(client: Client, settings: LearnSettings, say: Say) -> JsonObject:
     """Return the configuration for the server: files are uploaded and named by their ids, paths are left out.
 
     Raises LearnError, ApiError.
@@ -199,7 +201,8 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> dict[s
         raise LearnError(
             "No configuration file is given, and Ludus needs to know the behaviors: ludus learn CONFIG.yaml"
         )
-    document = dict(_uploaded(client, settings.document, {}))
+    uploads: dict[Path, str] = {}
+    document: JsonObject = {key: _uploaded(client, value, uploads) for key, value in settings.document.items()}
     _initialize(client, document, settings, say)
     if settings.checkpoints.inference:
         document["checkpoint_settings"] = {"inference": True}
@@ -279,13 +282,17 @@ def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Play
 
 
 def _ends_well(client: Client, name: str, refusal: str | None, interrupts: Interrupts) -> bool:
-    """Whether a run whose games are given up is stopped: it has something to save, or its trainer refused the games.
+    """Whether a run whose games are given up is stopped: it has taken steps of its own, or its trainer refused them.
 
     Such a trainer fails the run itself and names the reason. It reports that before the end of the games' sessions,
     which has the code of the refusal, too, and comes alone where a collector could not read the games. Any other run in
     which no game has taken a step is no success, and is cancelled.
     """
-    if _has_learned(client, name):
+    run = client.runs.get(name)
+    begun_at = 0
+    if run.continues is not None:
+        begun_at = client.checkpoints.get(run.continues, run.config["checkpoint_settings"]["resume_from"]).step
+    if run.step > begun_at:
         return True
     for _ in range(REFUSAL_POLLS):
         events = [event for event in client.events.list(name) if refusal is None or event.data.get("code") == refusal]
@@ -293,14 +300,6 @@ def _ends_well(client: Client, name: str, refusal: str | None, interrupts: Inter
             return any(event.type == "behavior_refused" for event in events)
         interrupts.sleep(POLL_SECONDS)  # the games know before the server
     return False
-
-
-def _has_learned(client: Client, name: str) -> bool:
-    """Whether a run has taken steps of its own, beyond those of the checkpoint that it goes on from."""
-    run = client.runs.get(name)
-    if run.continues is None:
-        return run.step > 0
-    return run.step > client.checkpoints.get(run.continues, run.config["checkpoint_settings"]["resume_from"]).step
 
 
 def _name(settings: LearnSettings) -> str | None:
@@ -359,7 +358,7 @@ def _continued(
     return run, checkpoint.step
 
 
-def _initialize(client: Client, document: dict[str, Any], settings: LearnSettings, say: Say) -> None:
+def _initialize(client: Client, document: JsonObject, settings: LearnSettings, say: Say) -> None:
     """Replace the paths in each behavior by the checkpoint that it begins with."""
     behaviors = document.get("behaviors")
     if not isinstance(behaviors, dict):
@@ -377,7 +376,7 @@ def _initialize(client: Client, document: dict[str, Any], settings: LearnSetting
             say(info(f"Starting training from step 0 and saving to {settings.folder.as_posix()}/{name}."))
 
 
-def _initial_path(settings: LearnSettings, behavior: str, init_path: Any) -> Path | None:
+def _initial_path(settings: LearnSettings, behavior: str, init_path: object) -> Path | None:
     """Return the file that a behavior begins with, as in ML-Agents. Raises LearnError if it is not a `.pt` file."""
     folder = settings.initial_folder
     if init_path is None:
@@ -391,7 +390,7 @@ def _initial_path(settings: LearnSettings, behavior: str, init_path: Any) -> Pat
     return path
 
 
-def _uploaded(client: Client, value: Any, known: dict[Path, str]) -> Any:
+def _uploaded(client: Client, value: object, known: dict[Path, str]) -> object:
     """Replace every `demo_path` below by the ids of its uploaded files."""
     if isinstance(value, list):
         return [_uploaded(client, item, known) for item in value]
@@ -421,9 +420,9 @@ def recordings(path: Path) -> list[Path]:
     return [path]
 
 
-def _changed(section: EnvironmentSettings | EngineSettings) -> dict[str, Any]:
+def _changed(section: EnvironmentSettings | EngineSettings) -> JsonObject:
     """Return the values of a section that are not its defaults, for the server, which has the same defaults."""
-    values: Mapping[str, Any] = asdict(section)
+    values: Mapping[str, object] = asdict(section)
     return {
         field.name: values[field.name]
         for field in fields(section)

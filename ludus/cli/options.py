@@ -3,11 +3,12 @@
 import functools
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 import yaml
@@ -17,7 +18,7 @@ from ludus.metric_keys import full_key
 from ludus.protocol.credentials import CLIENT_TOKEN, SIMULATOR_TOKEN
 from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = TypeVar("Command", bound=Callable[..., object])
 _NUMBER = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+\Z")
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -85,7 +86,7 @@ for _kind in ("timestamp", "value"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_text)
 
 
-def read_yaml(text: str) -> Any:
+def read_yaml(text: str) -> object:
     """Read a value. Raises yaml.YAMLError."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506  a SafeLoader
@@ -162,7 +163,9 @@ class _Existing(click.Path):
     def __init__(self, *, dir_okay: bool) -> None:
         super().__init__(exists=True, dir_okay=dir_okay, path_type=Path)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
         """Check the file."""
         path = super().convert(value, param, ctx)
         if isinstance(path, Path) and not (path.is_file() or path.is_dir()):

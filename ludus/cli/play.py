@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -103,12 +102,22 @@ def play(
         if log is not None:
             log.close()
     if as_json:
-        print_json(_document(series, played))
+        print_json(
+            {
+                "model": model,
+                "game": f"{source.library}:{source.name}",
+                "against": against,
+                "sample": sample,
+                "summary": {side: asdict(summary) for side, summary in _sections(series, played)},
+                "episodes": [{**asdict(episode), "outcome": episode.outcome.name.lower()} for episode in played],
+            }
+        )
     else:
         _print(series, played)
     if recording is not None:
         finish_recording(recording)
-    if _all_alike(series, played):
+    ways = {(episode.team, episode.cumulative_reward, episode.length) for episode in played}
+    if against is not None and RANDOM not in {model, against} and len(ways) == len(sides) < len(played):
         click.echo("all games of a side went the same way: both models always act alike; try --sample", err=True)
     if not _meets(requirements, summarize(played)):
         sys.exit(Exit.UNMET)
@@ -151,13 +160,6 @@ def _played(simulation: Simulation, series: GameSeries, log: EpisodeLog | None) 
         raise click.UsageError(f"--record: {error}") from None
 
 
-def _all_alike(series: GameSeries, played: Sequence[Episode]) -> bool:
-    """Whether all episodes of a side were like its first one."""
-    ways = {(episode.team, episode.cumulative_reward, episode.length) for episode in played}
-    models = series.against is not None and RANDOM not in {series.model, series.against}
-    return models and len(ways) == len(series.teams) < len(played)
-
-
 def _sections(series: GameSeries, played: Sequence[Episode]) -> list[tuple[str, Summary]]:
     """Return a summary of each side's episodes, and one of all."""
     sections = [
@@ -192,18 +194,6 @@ def _print(series: GameSeries, played: Sequence[Episode]) -> None:
             for side, summary in sections
         ),
     )
-
-
-def _document(series: GameSeries, played: Sequence[Episode]) -> dict[str, Any]:
-    """Return the result as plain values."""
-    return {
-        "model": series.model,
-        "game": f"{series.source.library}:{series.source.name}",
-        "against": series.against,
-        "sample": series.sample,
-        "summary": {side: asdict(summary) for side, summary in _sections(series, played)},
-        "episodes": [{**asdict(episode), "outcome": episode.outcome.name.lower()} for episode in played],
-    }
 
 
 def _meets(requirements: Sequence[Requirement], summary: Summary) -> bool:

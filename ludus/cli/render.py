@@ -11,7 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import click
 import yaml
@@ -26,8 +26,20 @@ _NAMES = frozenset({"id", "seq", "number", "version", "seed", "status", "attempt
 """Fields whose numbers are names: they are written without commas."""
 READER_GONE = 141
 """Exit code of such a command: that of a process that SIGPIPE ends, as shells say it."""
+Column = Callable[[Any], object]
+"""Takes a record, and returns its value in a column."""
+Show = Callable[[Any], str | None]
+"""Takes the answer of a command, and returns its line for people, or prints by itself and returns None."""
 LINES = "\n\t"
 """Control characters that are kept in texts of several lines: documents, logs."""
+
+
+class Identified(Protocol):
+    """A record with an id."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True, kept: str = "") -> None:
@@ -73,7 +85,7 @@ def _takes_all() -> bool:
     return (sys.stdout.encoding or "utf").lower().startswith("utf")
 
 
-def print_answer(answer: Any, text: Callable[[Any], str | None], *, as_json: bool) -> None:
+def print_answer(answer: object, text: Show, *, as_json: bool) -> None:
     """Print the answer of a command: as JSON, or the line that `text` returns; None where `text` prints by itself."""
     if as_json:
         print_json(list(answer) if isinstance(answer, Iterator) else answer)
@@ -81,18 +93,18 @@ def print_answer(answer: Any, text: Callable[[Any], str | None], *, as_json: boo
         echo(line)
 
 
-def id_of(record: Any) -> str:
+def id_of(record: Identified) -> str:
     """Return the id of a record: the text for people and scripts of commands that create one."""
-    return str(record.id)
+    return record.id
 
 
-def print_ids(records: Iterable[Any]) -> None:
+def print_ids(records: Iterable[Identified]) -> None:
     """Print the id of each record as soon as there is one."""
     for record in records:
         echo(record.id)
 
 
-def fields(record: Any, columns: str, **computed: Callable[[Any], object]) -> list[tuple[str, object]]:
+def fields(record: object, columns: str, **computed: Column) -> list[tuple[str, object]]:
     """Return the labels and values of some fields of a record: times as their age, numbers as `number` writes them.
 
     `columns` has commas between them: `run_id` is the field of this name, with the label "run"; `steps=transitions` has
@@ -106,10 +118,10 @@ def fields(record: Any, columns: str, **computed: Callable[[Any], object]) -> li
     return labelled
 
 
-def table(columns: str, **computed: Callable[[Any], object]) -> Callable[[Iterable[Any]], None]:
+def table(columns: str, **computed: Column) -> Callable[[Iterable[object]], None]:
     """Return a function that prints records as a table, with the columns of `fields`."""
 
-    def show(records: Iterable[Any]) -> None:
+    def show(records: Iterable[object]) -> None:
         rows = [fields(record, columns, **computed) for record in records]
         print_table([label for label, _ in rows[0]] if rows else (), [[value for _, value in row] for row in rows])
 

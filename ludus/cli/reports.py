@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeVar
+from typing import Final, TextIO
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
@@ -26,7 +26,7 @@ import click
 from ludus.cli.client import Failure
 from ludus.cli.ending import steps_of
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
-from ludus.cli.options import FILE, Requirement
+from ludus.cli.options import FILE, Command, Requirement
 from ludus.cli.render import LINES, echo, number, printable
 from ludus.cli.require import Verdict
 from ludus.client import ApiError, Client
@@ -50,7 +50,6 @@ _TYPES: Final[Mapping[int, str]] = {
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 INTERRUPTION: Final = "interrupted (Ctrl-C or SIGTERM)"
 _UNFINISHED: Final = "the command was killed before it could say how it ended"
-Command = TypeVar("Command", bound=Any)
 
 
 @dataclass
@@ -241,7 +240,7 @@ class ReportedCommand(click.Command):
                 report.write(Exit.USAGE, error.format_message())
             raise
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run the command, and write the reports at its end."""
         report = Report(_command(ctx), ctx.params.pop("junit"), ctx.params.pop("summary"))
         (subject,) = (parameter.name for parameter in self.params if isinstance(parameter, click.Argument))

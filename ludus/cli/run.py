@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final, Unpack
 from uuid import uuid4
 
 import click
@@ -50,6 +50,8 @@ from ludus.cli.render import (
 from ludus.cli.run_data import diff, logs, metrics, mirror, profile, series
 from ludus.client import TERMINAL_STATES, Client, NotSaved, StoredConfig, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
+from ludus.client.runs import RunDescription
+from ludus.json_values import JsonObject
 from ludus.metric_keys import SHORT_KEYS, full_key
 from ludus.schemas import Amendments, EnvironmentParameters, PlannedRun, Run, RunListed
 
@@ -100,7 +102,7 @@ def create(
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
-    **described: Any,
+    **described: Unpack[RunDescription],
 ) -> None:
     """Queue a training run with the configuration in FILE (`-` is standard input)."""
     source = _configuration(file, stored)
@@ -217,7 +219,7 @@ def show(client: Client, *, run: str, with_config: bool, as_json: bool) -> None:
     print_answer({**vars(record), "metrics": metrics}, show, as_json=as_json)
 
 
-def _ending_command(handler: Callable[[Client, str], Run]) -> Callable[..., None]:
+def _ending_command(handler: Callable[[Client, str], Run]) -> Callable[..., object]:
     """Make a command of a handler that ends a run: it prints the run's state, and waits for the end with `--wait`."""
 
     @click.argument("run")
@@ -468,7 +470,7 @@ def branch(
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
-    **described: Any,
+    **described: Unpack[RunDescription],
 ) -> None:
     """Queue a new run with the configuration of RUN, changed by --set, that starts from a checkpoint of RUN."""
     created = client.runs.branch(run, overrides=dict(overrides), **described)
@@ -481,9 +483,9 @@ _GROUPS: Final = frozenset({"hyperparameters", "divergence"})
 """Keys of a behavior's section whose own keys change one by one."""
 
 
-def nested(assignments: Iterable[tuple[str, object]]) -> dict[str, dict[str, Any]]:
+def nested(assignments: Iterable[tuple[str, object]]) -> dict[str, JsonObject]:
     """Return changes by behavior. Raises UsageError where a path does not name a behavior and a key of it."""
-    sections: dict[str, dict[str, Any]] = {}
+    sections: dict[str, JsonObject] = {}
     for path, value in assignments:
         keys = [quoted or plain for quoted, plain in _KEY.findall(path)]
         keys = keys[1:] if keys[:1] == ["behaviors"] and len(keys) > 2 else keys
@@ -501,7 +503,7 @@ CHANGES = frozenset({"lesson_changed", "parameter_changed"})
 """Types of events that change a parameter."""
 
 
-def _read_value(text: str) -> Any:
+def _read_value(text: str) -> object:
     try:
         return read_yaml(text)
     except yaml.YAMLError:
@@ -555,7 +557,7 @@ def set_lesson(client: Client, *, run: str, parameter: str, lesson: str) -> Envi
 @click.argument("parameter")
 @click.argument("value", type=Parsed("value", _read_value))
 @answering(_show_parameters)
-def set_parameter(client: Client, *, run: str, parameter: str, value: Any) -> EnvironmentParameters:
+def set_parameter(client: Client, *, run: str, parameter: str, value: float | JsonObject) -> EnvironmentParameters:
     """Give the present lesson of a PARAMETER another VALUE in a live RUN: a number, or a sampler as YAML.
 
     Write `--` before a negative number.

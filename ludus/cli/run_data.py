@@ -5,7 +5,7 @@ import io
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ from ludus.cli.render import LINES, echo, end_without_reader, number, print_answ
 from ludus.cli.require import no_metric
 from ludus.client import TERMINAL_STATES, Client
 from ludus.client.backoff import ServerBackoff
+from ludus.json_values import JsonObject
 from ludus.metric_keys import full_key
 from ludus.mlagents.results import Folder, Mirror
 from ludus.mlagents.results.folder import ResultsUnusable
@@ -219,11 +220,12 @@ def diff(client: Client, *, runs: tuple[str, ...], everything: bool, as_json: bo
     names = [run.name if distinct else run.id for run in compared]
     rows = [(field, *(getattr(run, field) for run in compared)) for field in ("id", "state", "stop_reason")]
     print_table(["run", *names], [*rows, ("steps", *(number(run.step) for run in compared))])
-    for title, differing, write in (
+    tables: list[tuple[str, dict[str, tuple[Any, ...]], Callable[[Any], str]]] = [
         ("configuration", configuration, _shown),
         ("metric", metrics, number),
         ("fingerprint", fingerprints, _shown),
-    ):
+    ]
+    for title, differing, write in tables:
         echo()
         if differing:
             rows = [
@@ -235,7 +237,7 @@ def diff(client: Client, *, runs: tuple[str, ...], everything: bool, as_json: bo
             echo(f"{title}: no difference")
 
 
-def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+def _by_key(records: Sequence[Mapping[str, object]]) -> dict[str, tuple[Any, ...]]:
     """Return the values of all records by key; None where a record does not have it."""
     return {
         key: tuple(record.get(key) for record in records)
@@ -243,7 +245,7 @@ def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _fingerprint(client: Client, run: RunListed) -> dict[str, Any]:
+def _fingerprint(client: Client, run: RunListed) -> JsonObject:
     """Return the software and hardware of the newest attempt, and the kinds of simulators that have played."""
     attempts = client.runs.attempts(run.id)
     facts = dict((attempts[-1].fingerprint or {}) if attempts else {})

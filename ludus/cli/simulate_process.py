@@ -36,8 +36,12 @@ def main() -> int:
     try:
         ending = _play(plan)
     except SimulatorError as error:
-        hint = _behavior_hint(plan) if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED else line_of(error)
-        logger.info("%s%s", error, hint)
+        advice = line_of(error)
+        if error.code == CloseCode.BEHAVIOR_NOT_CONFIGURED:
+            unless = " (a Simulation names its behaviors itself)" if plan.source.library == "python" else ""
+            renames = f"; --behavior NAME gives the game's behavior another name{unless}"
+            advice = "" if plan.source.separate else renames
+        logger.info("%s%s", error, advice)
         return OUTCOME + exit_of_error(error.code)
     except GameNotMade as error:
         if error.trace is None:  # the options do not fit: another attempt would not help
@@ -59,14 +63,6 @@ def _play(plan: Plan) -> ConnectionSummary:
     if plan.record is not None:
         simulation = RecordedSimulation(simulation, Path(plan.record))
     return connect_to(plan.target(os.environ[SIMULATOR_TOKEN] if plan.token_given else None), simulation)
-
-
-def _behavior_hint(plan: Plan) -> str:
-    """Return advice on the name of the game's behavior."""
-    if plan.source.separate:
-        return ""
-    unless = " (a Simulation names its behaviors itself)" if plan.source.library == "python" else ""
-    return f"; --behavior NAME gives the game's behavior another name{unless}"
 
 
 if __name__ == "__main__":

@@ -2,16 +2,16 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, assert_never
+from typing import Any, Final, Literal, assert_never
 
 import click
 
 from ludus.adapters import python
-from ludus.cli.options import ASSIGNMENT, Parsed
+from ludus.cli.options import ASSIGNMENT, Command, Parsed
 from ludus.cli.render import LINES, echo
 from ludus.play.episodes import team_of
 from ludus.play.model import ModelPlayer
@@ -32,7 +32,6 @@ PACKAGES: Final[Mapping[Library, str]] = {"gymnasium": "gymnasium", "pettingzoo"
 GAME_METAVAR: Final = "GAME"
 GAME_FORMS: Final = "gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"
 RANDOM: Final = "random"
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """`ludus token`: tokens and their rights."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -46,9 +45,20 @@ def _show_once(made: NewToken) -> str:
     "--expires", "expires_in_seconds", type=DURATION, help="Lifetime, as in 12h or 90d. [until it is revoked]"
 )
 @answering(_show_once)
-def create(client: Client, *, name: str, scopes: tuple[str, ...], for_project: str | None, **bounds: Any) -> NewToken:
+def create(
+    client: Client,
+    *,
+    name: str,
+    scopes: tuple[str, ...],
+    for_project: str | None,
+    run: str | None,
+    ladder: str | None,
+    expires_in_seconds: float | None,
+) -> NewToken:
     """Make a token with the name NAME and print it on standard output, once."""
-    return client.tokens.create(name, scopes, project=for_project, **bounds)
+    return client.tokens.create(
+        name, scopes, project=for_project, run=run, ladder=ladder, expires_in_seconds=expires_in_seconds
+    )
 
 
 def _state(token: Token) -> str:

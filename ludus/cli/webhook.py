@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -30,12 +29,14 @@ def webhook() -> None:
 @click.option("--tag", help="Only events of runs with this tag.")
 @click.option("--description", default="", help="A sentence for people.")
 @answering(lambda made: print_facts(fields(made, "id, secret")))
-def create(client: Client, *, url: str, events: tuple[str, ...], **described: Any) -> WebhookWithSecret:
+def create(
+    client: Client, *, url: str, events: tuple[str, ...], run: str | None, tag: str | None, description: str
+) -> WebhookWithSecret:
     """Send future events to URL. Prints the webhook's id, and the secret with which messages are signed.
 
     The secret is not shown again: the receiver needs it to verify that messages come from this server.
     """
-    return client.webhooks.create(url, events or ("*",), **described)
+    return client.webhooks.create(url, events or ("*",), description=description, run=run, tag=tag)
 
 
 def _state(webhook: Webhook) -> str:
@@ -76,9 +77,21 @@ def show(client: Client, *, webhook_id: str) -> Webhook:
 @click.option("--description", help="A sentence for people.")
 @click.option("--enable/--disable", "enabled", default=None, help="Whether messages are sent.")
 @answering(_show)
-def update(client: Client, *, webhook_id: str, events: tuple[str, ...], **changes: Any) -> Webhook:
+def update(
+    client: Client,
+    *,
+    webhook_id: str,
+    url: str | None,
+    events: tuple[str, ...],
+    run: str | None,
+    tag: str | None,
+    description: str | None,
+    enabled: bool | None,
+) -> Webhook:
     """Change WEBHOOK. When it is enabled again, it gets future events and the waiting messages."""
-    return client.webhooks.update(webhook_id, events=events or None, **changes)
+    return client.webhooks.update(
+        webhook_id, url=url, events=events or None, description=description, run=run, tag=tag, enabled=enabled
+    )
 
 
 @webhook.command()

@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from ludus.cli import client_only
 from ludus.cli.client import Failure, answering
 from ludus.cli.exits import Exit
 from ludus.cli.options import DURATION, filter_option, limit_option
@@ -28,16 +29,8 @@ class ClientGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a subcommand; options of the worker itself are answered with what to install."""
         if args and args[0].startswith("-"):
-            raise missing_worker()
+            raise client_only("worker")
         return super().resolve_command(ctx, args)
-
-
-def missing_worker() -> click.ClickException:
-    """Return the error of an installation that cannot execute runs."""
-    return click.ClickException(
-        "This installation holds the client only. `ludus worker` needs the extra `worker`: run "
-        "pip install '.[worker]' in Ludus' repository."
-    )
 
 
 @click.group(cls=ClientGroup, invoke_without_command=True, context_settings={"ignore_unknown_options": True})
@@ -45,7 +38,7 @@ def missing_worker() -> click.ClickException:
 def worker(ctx: click.Context) -> None:
     """Show, cordon and drain the slots of worker hosts. The worker itself needs the extra `worker`."""
     if ctx.invoked_subcommand is None:
-        raise missing_worker()
+        raise client_only("worker")
 
 
 def state_of(slot: Worker) -> str:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final, TypedDict, Unpack
 
 from ludus.client.backoff import ServerBackoff
 from ludus.client.errors import Busy, RunStalled, ServerUnreachable, WaitTimedOut
 from ludus.client.transport import Resource, route, texts, without_none
+from ludus.json_values import JsonObject
 from ludus.schemas import (
     Amendments,
     Assessment,
@@ -47,6 +48,17 @@ class StoredConfig:
     version: int | None = None
 
 
+class RunDescription(TypedDict, total=False):
+    """What is said of a run beside its configuration."""
+
+    name: str | None
+    tags: Sequence[str]
+    priority: int
+    """Of a project's runs, those with a higher one are trained first."""
+    owner: str
+    """A label: of one token's runs, those of the owner with fewer in training go first."""
+
+
 Config = Mapping[str, object] | str | StoredConfig
 """The source of a run's configuration: a document, its YAML or JSON text, or a stored one."""
 
@@ -59,34 +71,21 @@ class Runs(Resource):
         config: Config,
         *,
         overrides: Mapping[str, object] | None = None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        priority: int = 0,
-        owner: str = "",
         idempotency_key: str | None = None,
+        **described: Unpack[RunDescription],
     ) -> Run:
         """Queue a training run.
 
         `config` is a document, its YAML text, or a `StoredConfig`; `overrides` maps dotted paths
-        (`behaviors.CartPole.max_steps`) to values. Of a project's runs, those with a higher priority
-        are trained first; `owner` is a label: of one token's runs, those of the owner with fewer in training go first.
+        (`behaviors.CartPole.max_steps`) to values.
         """
-        body = _body(config, overrides, name=name, tags=texts(tags), priority=priority, owner=owner)
-        return self._post(Run, "/v1/runs", body, idempotency_key)
+        return self._post(Run, "/v1/runs", _body(config, overrides, described), idempotency_key)
 
     def plan(
-        self,
-        config: Config,
-        *,
-        overrides: Mapping[str, object] | None = None,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        priority: int = 0,
-        owner: str = "",
+        self, config: Config, *, overrides: Mapping[str, object] | None = None, **described: Unpack[RunDescription]
     ) -> PlannedRun:
         """Check a configuration as `create` does, without a run; returns the resolved configuration."""
-        body = _body(config, overrides, name=name, tags=texts(tags), priority=priority, owner=owner)
-        return self._post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
+        return self._post(PlannedRun, "/v1/runs", {**_body(config, overrides, described), "validate_only": True})
 
     def compare(self, runs: Sequence[str], metrics: Sequence[str] = ()) -> RunComparison:
         """Return several runs side by side, at most 200: the keys in which their configurations differ, and numbers.
@@ -234,9 +233,7 @@ class Runs(Resource):
         *,
         overrides: Mapping[str, object] | None = None,
         go_on: bool = False,
-        name: str | None = None,
-        tags: Sequence[str] = (),
-        priority: int = 0,
+        **described: Unpack[RunDescription],
     ) -> Run:
         """Queue another run that begins with a checkpoint of this one, and is configured like it.
 
@@ -245,12 +242,12 @@ class Runs(Resource):
         """
         begin = self._get(Checkpoint, route("runs", run, "checkpoints", checkpoint))
         config = branched(self.get(begin.run_id).config, begin.id, begin.steps, go_on=go_on)
-        return self.create(config, overrides=overrides, name=name, tags=tags, priority=priority)
+        return self.create(config, overrides=overrides, **described)
 
 
 def branched(
-    config: Mapping[str, Any], checkpoint_id: str, behaviors: Sequence[str] | Mapping[str, int], *, go_on: bool
-) -> dict[str, Any]:
+    config: JsonObject, checkpoint_id: str, behaviors: Sequence[str] | Mapping[str, int], *, go_on: bool
+) -> JsonObject:
     """Return a run's configuration for another one that begins with a checkpoint, which holds these behaviors."""
     begin = {"resume_from": checkpoint_id if go_on else None, "run_id": "ppo"}
     sections = {
@@ -260,10 +257,10 @@ def branched(
     return {**config, "checkpoint_settings": {**config.get("checkpoint_settings", {}), **begin}, "behaviors": sections}
 
 
-def _body(config: Config, overrides: Mapping[str, object] | None, **described: object) -> dict[str, Any]:
+def _body(config: Config, overrides: Mapping[str, object] | None, described: RunDescription) -> JsonObject:
     """Return the body of a request to create a run."""
+    source: dict[str, object] = {"config": config}
     if isinstance(config, StoredConfig):
-        described |= {"config_name": config.name, "config_version": config.version}
-    else:
-        described["config"] = config
-    return without_none(overrides=dict(overrides or {}), **described)
+        source = {"config_name": config.name, "config_version": config.version}
+    described = {**described, "tags": texts(described.get("tags", ()))}
+    return without_none(overrides=dict(overrides or {}), **source, **described)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpx2
@@ -26,6 +26,7 @@ from ludus.client.errors import (
     ProblemAnswer,
     ServerUnreachable,
 )
+from ludus.json_values import JsonObject
 from ludus.paths import AnyPath, replaced
 from ludus.protocol.credentials import CLIENT_TOKEN, Credential, unsendable
 from ludus.protocol.options import GATEWAY_PORT, GATEWAY_VARIABLE
@@ -112,25 +113,25 @@ class Transport:
         """Close all connections."""
         self._http.close()
 
-    def document(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def document(self, path: str, parameters: JsonObject | None = None) -> JsonObject:
         """Get a JSON object. A parameter `timeout` (seconds of a long poll) extends the read time-out."""
         connect, read = self._http.timeout.connect, self._http.timeout.read
         poll_seconds = float((parameters or {}).get("timeout", 0.0))
         timeout = self._within(httpx2.Timeout(connect, read=None if read is None else read + poll_seconds))
         return self._send(self._http.build_request("GET", path, params=parameters, timeout=timeout))
 
-    def get(self, kind: type[Record], path: str, parameters: Mapping[str, Any] | None = None) -> Record:
+    def get(self, kind: type[Record], path: str, parameters: JsonObject | None = None) -> Record:
         """Get one resource."""
         return self.read(kind, self.document(path, parameters))
 
     def pages(
-        self, kind: type[Record], path: str, limit: int | None = None, *, field: str | None = None, **parameters: Any
+        self, kind: type[Record], path: str, limit: int | None = None, *, field: str | None = None, **parameters: object
     ) -> Iterator[Record]:
         """Iterate over at most `limit` resources. Empty parameters are omitted.
 
         They are in one field of each page, which is called like the last segment of the path unless `field` is given.
         """
-        query = {key: value for key, value in parameters.items() if value}
+        query: JsonObject = {key: value for key, value in parameters.items() if value}
         remaining = limit
         while remaining is None or remaining > 0:
             if remaining is not None:
@@ -223,7 +224,7 @@ class Transport:
         except ValueError as error:
             raise ServerUnreachable(self.server, f"it does not answer as a Ludus server: {error}") from error
 
-    def read_all(self, kind: type[Record], answer: Mapping[str, Any], field: str) -> list[Record]:
+    def read_all(self, kind: type[Record], answer: JsonObject, field: str) -> list[Record]:
         """Build the resources of one field of an answer."""
         return [self.read(kind, item) for item in answer.get(field, ())]
 
@@ -302,7 +303,7 @@ class Transport:
             with self.stream(path, download.headers) as answer:
                 download.receive(answer)
 
-    def _send(self, request: httpx2.Request) -> dict[str, Any]:
+    def _send(self, request: httpx2.Request) -> JsonObject:
         with self._unreachable():
             answer = self._http.send(request)
         self._raise_for_problem(answer)
@@ -347,7 +348,7 @@ def texts(values: Sequence[str]) -> list[str]:
     return list(values)
 
 
-def without_none(**values: object) -> dict[str, Any]:
+def without_none(**values: object) -> JsonObject:
     """Return the arguments that are not None."""
     return {key: value for key, value in values.items() if value is not None}
 
@@ -357,7 +358,7 @@ def route(*segments: str | int) -> str:
     return "/v1/" + "/".join(quote(str(segment), safe="") for segment in segments)
 
 
-def as_json(value: object, path: str = "") -> Any:
+def as_json(value: object, path: str = "") -> object:
     """Return a value as JSON holds it: numbers, arrays and series of numpy, torch and pandas as numbers and lists.
 
     Raises NotSendable, with the path to it, for a value without such a form, and for a number that is not finite.

@@ -1,12 +1,13 @@
 """Runs that evaluate frozen policies instead of training: `match` against another one, `evaluate` alone."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from ludus.config.environment_parameters import ParameterName
 from ludus.config.network import NetworkSettings
 from ludus.config.values import BehaviorName, CheckpointId, LadderName, Own, Real, Section, Whole, config_error
+from ludus.json_values import JsonObject
 
 MAX_GAMES: Final = 1_000_000
 NAMES: Final = (
@@ -116,7 +117,7 @@ def checkpoints_of(settings: AssessmentSettings) -> dict[str, str]:
             return {"checkpoint": settings.checkpoint}
 
 
-def checkpoints_named(settings: Any) -> dict[str, str]:
+def checkpoints_named(settings: JsonObject) -> dict[str, str]:
     """Return what a document says for the keys that name checkpoints, where it is text."""
     keys = ("candidate", "champion", "checkpoint")
     return {key: settings[key] for key in keys if isinstance(settings.get(key), str)}

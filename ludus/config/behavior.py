@@ -10,7 +10,7 @@ Differences from ML-Agents, all of them refusals: values that it takes and that 
 buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate climbs down) are refused here.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 
@@ -225,7 +225,7 @@ TRAINERS: Final[dict[str, type[TrainerConfig]]] = {
 """All trainers by `trainer_type`."""
 
 
-def _named(value: Any) -> Any:
+def _named(value: object) -> object:
     """Give a section its trainer where none is named: PPO, as in ML-Agents."""
     if isinstance(value, dict) and "trainer_type" not in value:
         return {"trainer_type": "ppo", **value}

@@ -6,19 +6,20 @@ from 1 here, as in "lesson 2 of 4". ML-Agents' `lesson_num`, in the metric and i
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter
 
 from ludus.config.environment_parameters import MEASURES, CompletionCriteria, Lesson, LessonValue, Sampler, describe
+from ludus.json_values import JsonObject
 from ludus.schemas import EnvironmentParameter
 
 _VALUE: Final[TypeAdapter[float | Sampler]] = TypeAdapter(LessonValue)
 
 
-def value_to_plain(value: float | Sampler) -> float | dict[str, Any]:
+def value_to_plain(value: float | Sampler) -> float | JsonObject:
     """Return a parameter's value as configurations write it."""
-    plain: float | dict[str, Any] = _VALUE.dump_python(value, mode="json")
+    plain: float | JsonObject = _VALUE.dump_python(value, mode="json")
     return plain
 
 

@@ -8,7 +8,7 @@ an empty curriculum (it fails there later), and what single precision cannot hol
 import difflib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 from pydantic import (
     AfterValidator,
@@ -161,7 +161,7 @@ _SAMPLER_FORM: Final = (
 )
 
 
-def form_of(value: Any) -> str | None:
+def form_of(value: object) -> str | None:
     """Name the form of a parameter's value, as it is written or as a section; None if it has none."""
     match value:
         case bool():

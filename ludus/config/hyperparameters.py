@@ -1,6 +1,7 @@
 """The numbers of each trainer."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -12,12 +13,12 @@ MAX_BUFFER = 100_000_000
 """Largest number of experiences in a buffer."""
 
 
-def _learning_rate_schedule(section: dict[str, Any]) -> Any:
+def _learning_rate_schedule(section: Mapping[str, Schedule]) -> Schedule:
     """Return what a schedule that isn't given copies; both default to linear."""
     return section["learning_rate_schedule"]
 
 
-def _steps_per_update(section: dict[str, Any]) -> Any:
+def _steps_per_update(section: Mapping[str, float]) -> float:
     """Return what `reward_signal_steps_per_update` copies if it isn't given."""
     return section["steps_per_update"]
 

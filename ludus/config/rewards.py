@@ -3,7 +3,7 @@
 The set of signals is the fields of `RewardSignals`; their order is the order of the value heads.
 """
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -96,10 +96,6 @@ SignalConfig: TypeAlias = ExtrinsicConfig | CuriosityConfig | GAILConfig | RNDCo
 """The union of all reward signals."""
 
 
-def _how_many(value: Any) -> str:
-    return "several" if isinstance(value, list) else "one"
-
-
 class RewardSignals(Section):
     """The sources of reward, each with its own discount factor and value head; at least one."""
 
@@ -111,7 +107,7 @@ class RewardSignals(Section):
         Annotated[
             Annotated[GAILConfig, Tag("one")]
             | Annotated[list[GAILConfig], Tag("several"), Field(min_length=1, max_length=MAX_GAIL)],
-            Discriminator(_how_many),
+            Discriminator(lambda value: "several" if isinstance(value, list) else "one"),
         ]
         | None
     ) = None

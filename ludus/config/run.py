@@ -1,7 +1,7 @@
 """The configuration of a whole run: its behaviors, and their common sections."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
@@ -258,7 +258,7 @@ class RunConfig(Section):
 
     @field_validator("simulators", mode="before")
     @classmethod
-    def _as_patient_as_ml_agents(cls, simulators: Any, info: ValidationInfo) -> Any:
+    def _as_patient_as_ml_agents(cls, simulators: object, info: ValidationInfo) -> object:
         environment = info.data.get("env_settings")
         if environment is None:
             return simulators

@@ -1,6 +1,7 @@
 """Self-play: a behavior's teams play against earlier versions of themselves (ML-Agents' ghost trainer)."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
@@ -30,7 +31,7 @@ def parse_opponent(opponent: Opponent) -> tuple[str, int | None]:
     return checkpoint, int(number) if number else None
 
 
-def _team_change(section: dict[str, Any]) -> Any:
+def _team_change(section: Mapping[str, int]) -> int:
     """Return five times `save_steps`, what `team_change` is if it isn't given."""
     return section["save_steps"] * 5
 

@@ -7,16 +7,17 @@ a number is a number; but true and false are not, and a whole number with a frac
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from pydantic_core import PydanticCustomError
 
 from ludus.config.problems import show
+from ludus.json_values import JsonObject
 from ludus.validation import NAME, Form
 
 Value = TypeVar("Value")
-OWN: Final[dict[str, Any]] = {"origin": "Ludus"}
+OWN: Final[JsonObject] = {"origin": "Ludus"}
 Own: TypeAlias = Annotated[Value, Field(json_schema_extra=OWN)]
 """Marks a key that ML-Agents doesn't have: `json_schema_extra` of its field is `OWN`."""
 
@@ -30,7 +31,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
-def sections_in(annotation: Any) -> Iterator[type[Section]]:
+def sections_in(annotation: object) -> Iterator[type[Section]]:
     """Iterate over the sections that a value of this type is, may be, or is a collection of."""
     if isinstance(annotation, type) and get_origin(annotation) is None:
         if issubclass(annotation, Section):

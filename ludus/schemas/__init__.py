@@ -7,8 +7,9 @@ description in the API's schema. A client ignores fields that it does not know, 
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
+from ludus.json_values import JsonObject
 from ludus.schemas.states import RunKind as RunKind
 from ludus.schemas.states import RunState as RunState
 from ludus.schemas.states import StopReason as StopReason
@@ -51,7 +52,7 @@ class Event:
     """`debug`, `info`, `warning` or `error`."""
     message: str
     """A sentence for people."""
-    data: dict[str, Any] = field(default_factory=dict)
+    data: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ class ProjectEvent(Event):
     """The run's state when the message was made."""
 
 
-ResolvedConfig = Annotated[dict[str, Any], "RunConfig"]
+ResolvedConfig = Annotated[JsonObject, "RunConfig"]
 """A configuration with every default filled in; the API's description refers to the schema of this name."""
 
 
@@ -89,7 +90,7 @@ class ConfigVersion(ConfigSummary):
 
     source: str
     """The document as it was sent."""
-    document: dict[str, Any]
+    document: JsonObject
     """The source, parsed."""
     resolved: ResolvedConfig
     """With every default filled in."""
@@ -101,9 +102,9 @@ class ConfigChange:
 
     path: str
     kind: Literal["added", "removed", "changed"]
-    old: Any = None
+    old: object = None
     """Null if added."""
-    new: Any = None
+    new: object = None
     """Null if removed."""
 
 
@@ -128,9 +129,9 @@ class ConfigRewrite:
     """The former path; `*` stands for each behavior."""
     to: str
     """The present path."""
-    old: Any = None
+    old: object = None
     """Null where only the path changed."""
-    new: Any = None
+    new: object = None
     why: str
 
 
@@ -140,7 +141,7 @@ class ConfigDrop:
 
     path: str
     """The former path."""
-    value: Any = None
+    value: object = None
     why: str
 
 
@@ -210,7 +211,7 @@ class Finding:
     """The fact with its number and its cause, as a sentence for people."""
     remedy: str
     """The one change that helps, as a sentence for people."""
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: JsonObject = field(default_factory=dict)
     """The numbers of the message, for programs."""
     since_step: int = 0
     """Agent steps of the behavior (or of the run) at which the fact began."""
@@ -337,7 +338,7 @@ class DifferingKey:
 
     path: str
     """Dotted keys."""
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
     """One for each run, in their order; null where a run does not have the key."""
 
 
@@ -405,8 +406,8 @@ class Change:
 
     path: str
     """Dotted keys."""
-    old: Any = None
-    new: Any = None
+    old: object = None
+    new: object = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -447,9 +448,9 @@ class Attempt:
     resumed_from: str | None = None
     """Checkpoint that it began with."""
     resume_step: int = 0
-    endpoints: tuple[dict[str, Any], ...] = ()
+    endpoints: tuple[JsonObject, ...] = ()
     """Addresses of its collectors."""
-    fingerprint: dict[str, Any] | None = None
+    fingerprint: JsonObject | None = None
     """The worker that it ran on: release and commit of Ludus, versions of Python, torch, CUDA and the driver,
     processor, cores, memory and GPUs; null where the worker did not report them."""
     started_at: datetime
@@ -531,7 +532,7 @@ class EnvironmentParameter:
     lessons: int
     """Number of lessons; 1 without a curriculum."""
     lesson_name: str
-    value: float | dict[str, Any]
+    value: float | JsonObject
     """The value that simulators get: a number, or a sampler."""
     measure: str | None = None
     """The measure that ends the lesson; null where nothing does."""
@@ -554,7 +555,7 @@ class ParameterEdit:
 
     seq: int
     parameter: str
-    change: dict[str, Any]
+    change: JsonObject
     """`lesson`, counted from 1, or `value`, or both."""
     created_at: datetime
 
@@ -712,7 +713,7 @@ class Worker:
     pid: int
     version: str
     labels: tuple[str, ...] = ()
-    resources: dict[str, Any] = field(default_factory=dict)
+    resources: JsonObject = field(default_factory=dict)
     """For instance `{"gpus": ["GPU-5d2f..."]}`."""
     run_id: str | None = None
     """The run that it executes."""
@@ -1128,7 +1129,7 @@ class DemonstrationSummary:
     """Bytes of the file."""
     sha256: str
     """Of the file, lower-case hexadecimal; also the ETag of the download."""
-    origin: dict[str, Any]
+    origin: JsonObject
     """The demonstrations that it was merged or subsampled from; empty if uploaded."""
     project: str = "default"
     created_at: datetime

@@ -11,7 +11,7 @@ begins, not what it is at the moment. ML-Agents does the same on `--resume` with
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,8 +28,8 @@ from ludus.config.divergence import DivergenceSettings
 from ludus.config.hyperparameters import PPOHyperparameters
 from ludus.config.problems import Path, join_path, show, split_path
 from ludus.config.run import RunConfig
+from ludus.json_values import JsonObject
 from ludus.schemas import ConfigChange
-from server.config.document import Values
 from server.config.resolution import diff, problems_in
 from server.kit.errors import InvalidEdit, Problem
 
@@ -82,7 +82,7 @@ _BEHAVIORS: Final = TypeAdapter(dict[str, BehaviorConfig])
 _INSTEAD: Final = "branch off another run that has it from the beginning (`ludus run branch`)"
 
 
-def amend(config: RunConfig, edits: Mapping[str, Mapping[str, Any]]) -> tuple[RunConfig, list[ConfigChange]]:
+def amend(config: RunConfig, edits: Mapping[str, Mapping[str, object]]) -> tuple[RunConfig, list[ConfigChange]]:
     """Return a run's configuration with changes, and what has changed by that, derived values included.
 
     `edits`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every problem, each with its
@@ -101,7 +101,7 @@ def amend(config: RunConfig, edits: Mapping[str, Mapping[str, Any]]) -> tuple[Ru
     return amended, diff(config, amended)
 
 
-def apply_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+def apply_changes(config: RunConfig, changes: Mapping[str, object]) -> RunConfig:
     """Return a configuration with new values by their paths (`ConfigChange.path`), which `amend` has found legal."""
     sections = _sections(config)
     for path, value in changes.items():
@@ -113,16 +113,16 @@ def apply_changes(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return _with_sections(config, sections)
 
 
-def _sections(config: RunConfig) -> Values:
+def _sections(config: RunConfig) -> JsonObject:
     """Return the sections of the behaviors as plain values. Nothing else in a configuration changes."""
     return {name: section.model_dump(mode="json") for name, section in config.behaviors.items()}
 
 
-def _with_sections(config: RunConfig, sections: Values) -> RunConfig:
+def _with_sections(config: RunConfig, sections: JsonObject) -> RunConfig:
     return config.model_copy(update={"behaviors": _BEHAVIORS.validate_python(sections)})
 
 
-def _merge(config: RunConfig, edits: Mapping[str, Mapping[str, Any]], sections: Values) -> Iterator[Problem]:
+def _merge(config: RunConfig, edits: Mapping[str, Mapping[str, object]], sections: JsonObject) -> Iterator[Problem]:
     """Put what may change into the behaviors' sections; yield what is wrong with the rest."""
     for name, edit in edits.items():
         behavior = config.behaviors.get(name)
@@ -145,7 +145,7 @@ def _merge(config: RunConfig, edits: Mapping[str, Mapping[str, Any]], sections: 
                 yield Problem(join_path(("behaviors", name, key)), "wrong_type", message)
 
 
-def _set(behavior: TrainerConfig, section: Values, path: Path, dotted: str, value: object) -> Iterator[Problem]:
+def _set(behavior: TrainerConfig, section: JsonObject, path: Path, dotted: str, value: object) -> Iterator[Problem]:
     """Set the last key of a path in its section, or yield why it cannot be changed. An equal value is no change."""
     mutable = MUTABLE[type(behavior)]
     key = str(path[-1])

@@ -28,6 +28,7 @@ from yaml.events import (
 )
 
 from ludus.config.problems import Path, join_path, parse_path, show
+from ludus.json_values import JsonObject
 from server.kit.errors import InvalidConfig, Problem
 from server.kit.json_limits import find_excess
 
@@ -44,9 +45,7 @@ _NUMBER_CHARACTERS: Final = 1100
 _MAX_TAG_DIRECTIVES: Final = 16
 """Most `%TAG` lines: libyaml compares each with those before it."""
 
-Values: TypeAlias = dict[str, Any]
-"""A mapping of plain values: a document, or a part of one."""
-Document: TypeAlias = str | bytes | Mapping[str, Any]
+Document: TypeAlias = str | bytes | Mapping[str, object]
 """A document as it is sent: YAML or JSON text, or a mapping of plain values."""
 Repeated: TypeAlias = list[tuple[Path, object]]
 """Paths and values of keys that stand twice."""
@@ -89,7 +88,7 @@ class _Node:
     """The places of a mapping's keys."""
 
 
-def parse_document(document: Document, repeated: Repeated | None = None) -> Values:
+def parse_document(document: Document, repeated: Repeated | None = None) -> JsonObject:
     """Read a configuration document (YAML or JSON text, or a mapping of plain values) into a tree of its own.
 
     A key that stands twice in a mapping is refused. With `repeated`, only one with another value is: the others are
@@ -105,7 +104,7 @@ def parse_document(document: Document, repeated: Repeated | None = None) -> Valu
     return value
 
 
-def text_of(document: Document, write: Callable[[Mapping[str, Any]], str]) -> str:
+def text_of(document: Document, write: Callable[[Mapping[str, object]], str]) -> str:
     """Return a document as text, unchanged where it is text; `write` writes a mapping."""
     if isinstance(document, Mapping):
         return write(document)
@@ -113,7 +112,7 @@ def text_of(document: Document, write: Callable[[Mapping[str, Any]], str]) -> st
 
 
 @contextmanager
-def located(document: Document | None, overrides: Mapping[str, Any] | None = None) -> Iterator[None]:
+def located(document: Document | None, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
     """Give problems for which a configuration is refused meanwhile their positions in its text."""
     try:
         yield
@@ -122,7 +121,7 @@ def located(document: Document | None, overrides: Mapping[str, Any] | None = Non
 
 
 def locate(
-    document: Document | None, problems: Sequence[Problem], overrides: Mapping[str, Any] | None = None
+    document: Document | None, problems: Sequence[Problem], overrides: Mapping[str, object] | None = None
 ) -> Sequence[Problem]:
     """Return problems with their positions in a document's text.
 
@@ -161,7 +160,7 @@ def locate(
     return [position(problem) for problem in problems]
 
 
-def _override_paths(overrides: Mapping[str, Any]) -> Iterator[Path]:
+def _override_paths(overrides: Mapping[str, object]) -> Iterator[Path]:
     """Yield the paths that overrides set; and dotted ones as keys, as problems with the overrides themselves do."""
     for text, value in overrides.items():
         try:
@@ -219,7 +218,7 @@ def _read(text: str, repeated: Repeated | None) -> object:
         _refuse("invalid_syntax", " ".join(str(error).split()))
 
 
-def _json_object(pairs: list[tuple[str, Any]]) -> Values:
+def _json_object(pairs: list[tuple[str, object]]) -> JsonObject:
     if len(pairs) > len(values := dict(pairs)):
         raise ValueError("a key stands twice in one object")
     return values

@@ -24,7 +24,7 @@ from ludus.config.problems import Path, join_path, show
 from ludus.config.rewards import ExtrinsicConfig, IntrinsicConfig, RewardSignals
 from ludus.config.run import CheckpointSettings, RunConfig
 from ludus.config.values import Section, sections_in
-from server.config.document import Values
+from ludus.json_values import JsonObject
 from server.kit.errors import InvalidConfig, Problem
 
 MAX_PROBLEMS: Final = 100
@@ -46,9 +46,9 @@ class MLAgentsKey:
     instead: str
     """The replacement, as the end of a sentence."""
     neutral: tuple[object, ...] = ()
-    """Values beside null that are accepted, since they change nothing."""
+    """JsonObject beside null that are accepted, since they change nothing."""
     inert: bool = False
-    """Any mapping is accepted: ML-Agents doesn't use it either."""
+    """Every mapping is accepted: ML-Agents doesn't use it either."""
 
     def accepts(self, value: object) -> bool:
         """Return whether a value changes nothing. Truth values are not numbers."""
@@ -146,13 +146,13 @@ def hyperparameters_of(trainer: type[TrainerConfig]) -> type[Section]:
 class ValidatedKeys(NamedTuple):
     """The result of the first pass: a cleaned document, problems and warnings."""
 
-    document: Values
+    document: JsonObject
     """Without unknown keys and those of ML-Agents alone."""
     problems: list[Problem]
     warnings: list[Problem]
 
 
-def validate_keys(document: Values, *, local: bool = False) -> ValidatedKeys:
+def validate_keys(document: JsonObject, *, local: bool = False) -> ValidatedKeys:
     """Check a document's keys. `local`: paths are meant for this disk."""
     if document.keys().isdisjoint({"behaviors", "default_settings"}) and any(
         isinstance(value, dict) and not _OLD_BEHAVIOR_KEYS.isdisjoint(value) for value in document.values()
@@ -173,12 +173,12 @@ def check_count(problems: list[Problem]) -> None:
 class _KeyValidation:
     """One pass."""
 
-    def __init__(self, document: Values, *, local: bool) -> None:
+    def __init__(self, document: JsonObject, *, local: bool) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self._local = local
         template = document.get("default_settings")
-        self._template: Values = template if isinstance(template, dict) else {}
+        self._template: JsonObject = template if isinstance(template, dict) else {}
 
     def _add(self, path: Path, code: str, message: str) -> None:
         self.problems.append(Problem(join_path(path), code, message))
@@ -187,11 +187,11 @@ class _KeyValidation:
     def _warn(self, path: Path, code: str, message: str) -> None:
         self.warnings.append(Problem(join_path(path), code, message))
 
-    def section(self, section: type[Section], written: Values, path: Path) -> Values:
+    def section(self, section: type[Section], written: JsonObject, path: Path) -> JsonObject:
         """Return the mapping that a section is made from without the keys that it does not have."""
         if issubclass(section, IntrinsicConfig):
             written = self._modern(written, path)
-        cleaned: Values = {}
+        cleaned: JsonObject = {}
         mlagents_keys = keys_of(KEYS, section)
         for key, value in written.items():
             if key in section.model_fields:
@@ -238,7 +238,7 @@ class _KeyValidation:
             ]
         return value
 
-    def _behavior(self, written: Values, path: Path) -> Values:
+    def _behavior(self, written: JsonObject, path: Path) -> JsonObject:
         """Check a behavior's section, or the template of all.
 
         Of an unknown trainer's hyperparameters only the keys are judged: some trainer has to have them.
@@ -260,7 +260,7 @@ class _KeyValidation:
                 self._add((*path, "hyperparameters", key), "unknown_key", message)
         return cleaned
 
-    def _modern(self, signal: Values, path: Path) -> Values:
+    def _modern(self, signal: JsonObject, path: Path) -> JsonObject:
         """Return a signal that learns without what ML-Agents tolerates there, which it drops with a warning too."""
         modern = dict(signal)
         size = modern.pop("encoding_size", None)

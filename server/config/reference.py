@@ -18,7 +18,8 @@ from ludus.config.environment_parameters import SAMPLERS, Curriculum
 from ludus.config.problems import CODES
 from ludus.config.run import RunConfig
 from ludus.config.values import OWN, Section, sections_in
-from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES, Values
+from ludus.json_values import JsonObject
+from server.config.document import MAX_ALIASED, MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from server.config.key_validation import KEYS, MAX_PROBLEMS, PATHS, hyperparameters_of, keys_of
 from server.config.presets import list_presets, read_preset
 from server.config.rules import UNSUPPORTED
@@ -127,23 +128,23 @@ def _section(section: type[Section], title: str) -> str:
     return f"### {heading}\n\n{cleandoc(section.__doc__ or '')}\n\n{table}"
 
 
-def _variants(schema: Values) -> list[Values]:
+def _variants(schema: JsonObject) -> list[JsonObject]:
     """Return the schemas of a value; several if null is legal, or if a list may also be a single value."""
     alternatives = schema.get("anyOf") or schema.get("oneOf")
     return [variant for inner in alternatives for variant in _variants(inner)] if alternatives else [schema]
 
 
-def _type(schema: Values) -> str:
+def _type(schema: JsonObject) -> str:
     return " or ".join(dict.fromkeys(_variant_type(variant) for variant in _variants(schema)))
 
 
-def _types(schema: Values) -> str:
+def _types(schema: JsonObject) -> str:
     """Write the type of several values, in the plural: `texts`, `lists of numbers`."""
     kinds = dict.fromkeys(_variant_type(variant) for variant in _variants(schema))
     return " or ".join(f"lists{kind[4:]}" if kind.startswith("list of") else f"{kind}s" for kind in kinds)
 
 
-def _variant_type(variant: Values) -> str:
+def _variant_type(variant: JsonObject) -> str:
     match variant:
         case {"const": value}:
             return f"`{value}`"
@@ -159,7 +160,7 @@ def _variant_type(variant: Values) -> str:
             return _TYPES[variant["type"]]
 
 
-def _range(schema: Values) -> str:
+def _range(schema: JsonObject) -> str:
     limits = []
     for variant in _variants(schema):
         for key, text in _LIMITS.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -12,9 +12,10 @@ from ludus.config.environment_parameters import FORMS
 from ludus.config.problems import CODES, Path, join_path, show, split_path
 from ludus.config.rewards import RewardSignals
 from ludus.config.run import RunConfig
+from ludus.json_values import JsonObject
 from ludus.schemas import ConfigChange
 from ludus.validation import in_words
-from server.config.document import MAX_DEPTH, Document, Values, parse_document
+from server.config.document import MAX_DEPTH, Document, parse_document
 from server.config.key_validation import check_count, validate_keys
 from server.config.rules import problems_of, warnings_of
 from server.kit.errors import InvalidConfig, Problem
@@ -77,7 +78,7 @@ def review(document: Document, *, local: bool = False) -> tuple[RunConfig, list[
     raise InvalidConfig(problems)
 
 
-def merge_behaviors(defaults: Values | None, behaviors: Values) -> Values:
+def merge_behaviors(defaults: JsonObject | None, behaviors: JsonObject) -> JsonObject:
     """Return behaviors' sections on top of `default_settings`: maps merge, everything else replaces.
 
     As in ML-Agents, a template is merged with all of its defaults filled in: what a schedule copies, it copied from the
@@ -91,7 +92,7 @@ def merge_behaviors(defaults: Values | None, behaviors: Values) -> Values:
         with suppress(ValidationError):  # problems of the template are reported where it stands
             filled = _TEMPLATE.validate_python(defaults).model_dump(mode="json")
     template_trainer: str = template.get("trainer_type", "ppo")
-    merged: Values = {}
+    merged: JsonObject = {}
     for name, section in behaviors.items():
         if not isinstance(section, dict):
             merged[name] = section
@@ -107,7 +108,7 @@ def merge_behaviors(defaults: Values | None, behaviors: Values) -> Values:
     return merged
 
 
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Values:
+def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> JsonObject:
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)
@@ -115,7 +116,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Values:
     return merged
 
 
-def apply_overrides(document: Values, overrides: Mapping[str, Any]) -> Values:
+def apply_overrides(document: JsonObject, overrides: Mapping[str, object]) -> JsonObject:
     """Return a parsed document with values replaced or added.
 
     `overrides` maps dotted paths (`behaviors.CartPole.max_steps`; a key with a dot in it stands in quotes) to values,
@@ -140,14 +141,14 @@ def apply_overrides(document: Values, overrides: Mapping[str, Any]) -> Values:
             if node is not None and not isinstance(node, dict):
                 message = f"is {show(node)}, not a mapping, so that nothing inside it can be overridden"
                 raise InvalidConfig([Problem(join_path(parents[: depth + 1]), "wrong_type", message)])
-        change: Values = {last: value}
+        change: JsonObject = {last: value}
         for key in reversed(parents):
             change = {key: change}
         result = _merge(result, change)
     return result
 
 
-def diff(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[ConfigChange]:
+def diff(old: RunConfig | JsonObject, new: RunConfig | JsonObject) -> list[ConfigChange]:
     """Return what changed, in the order of the new configuration; a whole section that came or went is one change."""
     before, after = (
         config.model_dump(mode="json") if isinstance(config, RunConfig) else config for config in (old, new)
@@ -155,7 +156,7 @@ def diff(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any])
     return list(_changes(before, after, ()))
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], above: Path) -> Iterator[ConfigChange]:
+def _changes(old: JsonObject, new: JsonObject, above: Path) -> Iterator[ConfigChange]:
     for key, value in new.items():
         path = (*above, key)
         if key not in old:

@@ -14,7 +14,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -26,8 +26,9 @@ from ludus.config.problems import Path, join_path, parse_path, show
 from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
 from ludus.config.selfplay import SelfPlaySettings
 from ludus.config.values import OWN, Section
+from ludus.json_values import JsonObject
 from ludus.schemas import ConfigDrop, ConfigRewrite
-from server.config.document import Document, Repeated, Values, located, parse_document, text_of
+from server.config.document import Document, Repeated, located, parse_document, text_of
 from server.config.key_validation import hyperparameters_of
 from server.kit.errors import InvalidConfig, Problem
 
@@ -89,7 +90,7 @@ _OLD_KEYS: Final = frozenset(
 class Upgrade:
     """A document in the format of today."""
 
-    document: Values
+    document: JsonObject
     text: str
     """The same as YAML: as it was sent if nothing changed, else without comments."""
     changes: tuple[ConfigRewrite, ...]
@@ -157,7 +158,7 @@ def upgrade(document: Document, *, curriculum: Document | None = None, sampler: 
     return Upgrade(new, _written(new), tuple(notes.changes.values()), tuple(notes.dropped.values()))
 
 
-def _parse_beside(document: Document, name: str) -> Values:
+def _parse_beside(document: Document, name: str) -> JsonObject:
     """Parse a file beside the trainers'. Its problems have its name in front of their paths, and no lines of theirs."""
     try:
         return parse_document(document)
@@ -170,7 +171,7 @@ def _parse_beside(document: Document, name: str) -> Values:
         ) from error
 
 
-def _written(document: Mapping[str, Any]) -> str:
+def _written(document: Mapping[str, object]) -> str:
     """Write a document as YAML; with escapes where PyYAML would not read its own text again (U+0085 in a key)."""
     plain = dict(document)
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
@@ -181,7 +182,7 @@ def _refusal(path: Path, code: str, message: str) -> InvalidConfig:
     return InvalidConfig([Problem(join_path(path), code, message)])
 
 
-def _mapping(value: object, path: Path) -> Values:
+def _mapping(value: object, path: Path) -> JsonObject:
     """Return what has to be a mapping. Raises InvalidConfig that says where it is none."""
     if not isinstance(value, dict):
         raise _refusal(path, "wrong_type", f"must be a mapping, but is {show(value)}")
@@ -191,10 +192,10 @@ def _mapping(value: object, path: Path) -> Values:
 # --- environment parameters: samplers and curricula, from files or sections of their own ----------------------------
 
 
-def _add_parameters(new: Values, parameters: Values, path: Path, notes: _Notes) -> None:
+def _add_parameters(new: JsonObject, parameters: JsonObject, path: Path, notes: _Notes) -> None:
     """Add parameters to those of the new document, which come first: a sampler before a curriculum, as in ML-Agents."""
     former = new.get("environment_parameters")
-    merged: Values = dict(former) if isinstance(former, dict) else {}
+    merged: JsonObject = dict(former) if isinstance(former, dict) else {}
     for name, form in parameters.items():
         if name in merged:
             notes.drop((*path, name), form, "the parameter has a value already, which counts, as in ML-Agents")
@@ -204,9 +205,9 @@ def _add_parameters(new: Values, parameters: Values, path: Path, notes: _Notes) 
         new["environment_parameters"] = merged
 
 
-def _add_samplers(new: Values, old: Values, path: Path, notes: _Notes) -> None:
+def _add_samplers(new: JsonObject, old: JsonObject, path: Path, notes: _Notes) -> None:
     """Convert a file, or a section, of samplers."""
-    samplers: Values = {}
+    samplers: JsonObject = {}
     for name, form in old.items():
         if name == "resampling-interval":
             notes.drop((*path, name), form, "parameters are drawn again whenever the game resets")
@@ -226,9 +227,9 @@ def _add_samplers(new: Values, old: Values, path: Path, notes: _Notes) -> None:
     _add_parameters(new, samplers, path, notes)
 
 
-def _add_curricula(new: Values, old: Values, path: Path, notes: _Notes) -> None:
+def _add_curricula(new: JsonObject, old: JsonObject, path: Path, notes: _Notes) -> None:
     """Convert curricula by behavior: thresholds, and for each parameter one value more than there are thresholds."""
-    curricula: Values = {}
+    curricula: JsonObject = {}
     for behavior, form in old.items():
         place = (*path, behavior)
         given = dict(_mapping(form, place))
@@ -254,7 +255,7 @@ def _add_curricula(new: Values, old: Values, path: Path, notes: _Notes) -> None:
             if name in curricula:
                 notes.drop(inner, values, "the parameter has a curriculum already, which counts, as in ML-Agents")
                 continue
-            lessons: list[Values] = [
+            lessons: list[JsonObject] = [
                 {"name": f"Lesson{index}", "completion_criteria": {**criteria, "threshold": threshold}, "value": value}
                 for index, (threshold, value) in enumerate(zip(thresholds, values, strict=False))
             ]
@@ -268,13 +269,13 @@ def _add_curricula(new: Values, old: Values, path: Path, notes: _Notes) -> None:
 # --- keys of a behavior's sections that were renamed or have no meaning any more -------------------------------------
 
 
-def _replace_updates(section: Values, signals: object, at: Callable[[str], Path], to: Path, notes: _Notes) -> None:
+def _replace_updates(section: JsonObject, signals: object, at: Callable[[str], Path], to: Path, notes: _Notes) -> None:
     """Replace SAC's updates per interval by steps per update, also those beside the reward `signals`.
 
     `at` says where a key was, `reward_signals` among them, `to` where the section is.
     """
-    given: Values = {key: section.pop(key) for key in _UPDATES if key in section}
-    beside: Values = {}
+    given: JsonObject = {key: section.pop(key) for key in _UPDATES if key in section}
+    beside: JsonObject = {}
     if isinstance(signals, dict):
         beside = {key: signals.pop(key) for key in _SIGNAL_UPDATES if key in signals}
     paths = {key: at(key) for key in _UPDATES} | {key: (*at("reward_signals"), key) for key in beside}
@@ -306,7 +307,7 @@ def _replace_updates(section: Values, signals: object, at: Callable[[str], Path]
             notes.changed(paths[old_key], (*to, new_key), value, ratio, why)
 
 
-def _ratio(interval: Any, count: Any, path: Path) -> int | float:
+def _ratio(interval: str | float, count: str | float, path: Path) -> int | float:
     try:
         ratio = float(interval) / float(count)
     except (TypeError, ValueError, ArithmeticError):
@@ -324,7 +325,7 @@ def _drop_signal_updates(signals: object, path: Path, notes: _Notes) -> None:
             notes.drop((*path, key), signals.pop(key), "only the trainer `sac` reads it")
 
 
-def _rename(section: Values, before: Path, after: Path, notes: _Notes) -> None:
+def _rename(section: JsonObject, before: Path, after: Path, notes: _Notes) -> None:
     """Give keys of a section their new names, in their places."""
     renamed = {_RENAMED.get(key, key): value for key, value in section.items()}
     for key in section:
@@ -334,7 +335,7 @@ def _rename(section: Values, before: Path, after: Path, notes: _Notes) -> None:
     section.update(renamed)
 
 
-def _rename_encoder(behavior: Values, before: Path, after: Path, notes: _Notes) -> None:
+def _rename_encoder(behavior: JsonObject, before: Path, after: Path, notes: _Notes) -> None:
     """Give the default encoder of pictures its new name."""
     network = behavior.get("network_settings")
     if isinstance(network, dict) and network.get("vis_encode_type") == "default":
@@ -342,7 +343,7 @@ def _rename_encoder(behavior: Values, before: Path, after: Path, notes: _Notes) 
         notes.changed(before, after, "default", "simple", "the encoder's new name")
 
 
-def _keep_known(section: Values, kind: type[Section], path: Path, notes: _Notes) -> None:
+def _keep_known(section: JsonObject, kind: type[Section], path: Path, notes: _Notes) -> None:
     """Drop the keys that a section does not have; extrinsic rewards may have a network, which is unused."""
     for key in [key for key in section if key not in kind.model_fields and key != "network_settings"]:
         notes.drop((*path, key), section.pop(key), _NO_LONGER.get(key, _UNKNOWN))
@@ -351,13 +352,13 @@ def _keep_known(section: Values, kind: type[Section], path: Path, notes: _Notes)
 # --- files without `behaviors`, up to 0.16: one block for each behavior, on top of `default` -------------------------
 
 
-def _from_blocks(old: Values, notes: _Notes) -> Values:
+def _from_blocks(old: JsonObject, notes: _Notes) -> JsonObject:
     blocks = {name: block for name, block in old.items() if isinstance(block, dict)}
     if blocks and all(block.keys() >= _CURRICULUM_KEYS for block in blocks.values()):
         why = "the file is a curriculum alone; for other than defaults give it beside the trainers' file"
         for name in blocks:
             notes.changed((name,), ("behaviors", name), None, {}, why)
-        curriculum_alone: Values = {"behaviors": {name: {} for name in blocks}}
+        curriculum_alone: JsonObject = {"behaviors": {name: {} for name in blocks}}
         _add_curricula(curriculum_alone, blocks, (), notes)
         return curriculum_alone
     if old.keys() >= _CURRICULUM_KEYS:
@@ -387,16 +388,16 @@ def _from_blocks(old: Values, notes: _Notes) -> Values:
 class _Block:
     """One behavior of a flat file, on top of `default`."""
 
-    def __init__(self, name: str, own: Values, default: Values, notes: _Notes) -> None:
+    def __init__(self, name: str, own: JsonObject, default: JsonObject, notes: _Notes) -> None:
         self._name = name
         self._own = own
         self._default = default
         self._remaining = copy.deepcopy({**default, **own})
         self._notes = notes
         self._to: Path = ("default_settings",) if name == "default" else ("behaviors", name)
-        self._new: Values = {}
+        self._new: JsonObject = {}
 
-    def convert(self) -> Values:
+    def convert(self) -> JsonObject:
         """Return the behavior's section."""
         trainer = self._trainer()
         config = TRAINERS[trainer]
@@ -467,7 +468,7 @@ class _Block:
         remaining = self._remaining
         if "reward_signals" in remaining or not ("gamma" in remaining or remaining.get("use_curiosity")):
             return
-        signals: Values = {"extrinsic": {}}
+        signals: JsonObject = {"extrinsic": {}}
         moves = {"extrinsic": {"gamma": "gamma"}}
         if remaining.get("use_curiosity"):
             del remaining["use_curiosity"]
@@ -543,7 +544,7 @@ class _Block:
 # --- files with `behaviors`, up to 0.18: the sections that older releases had beside it, or in it ---------------------
 
 
-def _from_sections(old: Values, notes: _Notes) -> Values:
+def _from_sections(old: JsonObject, notes: _Notes) -> JsonObject:
     """Convert what older releases had beside `behaviors`, or in it; everything else stays as it is."""
     new = copy.deepcopy(old)
     beside = {key: new.pop(key, None) for key in ("parameter_randomization", "curriculum")}
@@ -571,7 +572,7 @@ def _from_sections(old: Values, notes: _Notes) -> Values:
     return new
 
 
-def _repair(behavior: Values, path: Path, notes: _Notes) -> None:
+def _repair(behavior: JsonObject, path: Path, notes: _Notes) -> None:
     """Replace what only older releases accept in a behavior. Values that today's releases accept stay, however odd."""
     if "output_path" in behavior:
         notes.drop((*path, "output_path"), behavior.pop("output_path"), _NO_LONGER["output_path"])

@@ -1,10 +1,9 @@
 """Named configurations with immutable versions."""
 
-from typing import Any
-
 from sqlalchemy import Integer, PrimaryKeyConstraint, String, Text
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
+from ludus.json_values import JsonObject
 from server.kit.db.base import Base, Json, Timestamp, ordered_text
 from server.kit.db.projects import DEFAULT, Owned
 
@@ -19,9 +18,9 @@ class ConfigVersion(Owned, Base):
     project: Mapped[str] = mapped_column(String(64), primary_key=True, default=DEFAULT, server_default=DEFAULT)
     source: Mapped[str] = mapped_column(Text)
     """The document as it was sent."""
-    document: Mapped[dict[str, Any]] = mapped_column(Json)
+    document: Mapped[JsonObject] = mapped_column(Json)
     """The source, parsed."""
-    resolved: Mapped[dict[str, Any]] = mapped_column(Json)
+    resolved: Mapped[JsonObject] = mapped_column(Json)
     """Every default filled in."""
     description: Mapped[str] = mapped_column(Text, default="")
     digest: Mapped[str] = mapped_column(String(64))

@@ -6,7 +6,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import defer
 
-from server.config.document import Values
+from ludus.json_values import JsonObject
 from server.kit.db.keyset import by_name, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
@@ -66,7 +66,7 @@ class ConfigRepository(Repository):
         return select_page(self._session, statement, query, LIST_FIELDS, ConfigVersion.version)
 
     def insert(
-        self, name: str, *, source: str, document: Values, resolved: Values, digest: str, description: str
+        self, name: str, *, source: str, document: JsonObject, resolved: JsonObject, digest: str, description: str
     ) -> tuple[ConfigVersion, bool]:
         """Store a version unless the newest one is equal; return what is stored, and whether it is new.
 

@@ -1,11 +1,12 @@
 """Stored configurations: names with immutable versions. Presets: configurations that come with the server."""
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
 from ludus import schemas
+from ludus.json_values import JsonObject
 from ludus.validation import Form
 from server.kit.db.database import Session
 from server.kit.errors import ConfigNotFound, InvalidConfig, InvalidQuery, NameAmbiguous, RunNotFound
@@ -66,7 +67,7 @@ VersionKey = Annotated[
 
 
 @router.get("", response_model=NAMES.page(), responses=problems(*LIST_PROBLEMS))
-def list_configs(listing: ListingDep) -> dict[str, Any]:
+def list_configs(listing: ListingDep) -> JsonObject:
     """List the names of stored configurations, each with its newest version."""
     return listing.answer(NAMES, lambda session, query: ConfigRepository(session).list_names(query))
 
@@ -144,7 +145,7 @@ def create_config_version(
     response_model=VERSIONS.page(),
     responses=problems(ConfigNotFound, NameAmbiguous, *LIST_PROBLEMS),
 )
-def list_config_versions(name: ConfigName, listing: ListingDep) -> dict[str, Any]:
+def list_config_versions(name: ConfigName, listing: ListingDep) -> JsonObject:
     """List the versions of a name, newest first."""
     return listing.answer(VERSIONS, lambda session, query: ConfigRepository(session).list_versions(name, query))
 
@@ -178,7 +179,7 @@ def get_config_source(name: ConfigName, version: VersionKey, database: DatabaseD
     response_model=list_of("PresetList", schemas.PresetSummary, "presets", ListPage),
     responses=problems(PageTokenInvalid),
 )
-def list_presets(paging: PagingDep) -> dict[str, Any]:
+def list_presets(paging: PagingDep) -> JsonObject:
     """List the configurations that come with the server, which are known to work."""
     return paging.answer("presets", [resource(schemas.PresetSummary, preset) for preset in known_presets()])
 

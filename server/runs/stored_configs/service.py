@@ -5,9 +5,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from ludus.config.run import RunConfig
+from ludus.json_values import JsonObject
 from ludus.schemas import ConfigChange, Preset
 from server.config.document import Document, locate, located, parse_document, text_of
 from server.config.presets import describe_preset, list_presets
@@ -64,7 +64,7 @@ class ConfigService:
         """Compare the resolved forms of two versions of a name; None is the newest. Raises ConfigNotFound."""
         return self.changes(name, old, self._configs.get_or_raise(name, new).resolved)
 
-    def changes(self, name: str, old: int | None, config: Mapping[str, Any]) -> list[ConfigChange]:
+    def changes(self, name: str, old: int | None, config: JsonObject) -> list[ConfigChange]:
         """Compare the resolved form of a version with a resolved configuration. Raises ConfigNotFound."""
         return diff(self._configs.get_or_raise(name, old).resolved, config)
 
@@ -74,8 +74,8 @@ class ConfigService:
         *,
         name: str | None = None,
         version: int | None = None,
-        overrides: Mapping[str, Any] | None = None,
-        complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+        overrides: Mapping[str, object] | None = None,
+        complete: Callable[[Mapping[str, object]], Mapping[str, object]] = dict,
     ) -> Prepared:
         """Resolve a document, or a stored configuration (its newest version unless one is given), under overrides.
 
@@ -95,7 +95,9 @@ class ConfigService:
 
 
 def _prepared(
-    document: Document, overrides: Mapping[str, Any] | None, complete: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    document: Document,
+    overrides: Mapping[str, object] | None,
+    complete: Callable[[Mapping[str, object]], Mapping[str, object]],
 ) -> Prepared:
     config, warnings = review(complete(apply_overrides(parse_document(document), overrides or {})))
     refuse_unsupported(config)
@@ -130,7 +132,7 @@ def find_preset(name: str) -> Preset:
         raise PresetNotFound(name, list_presets()) from error
 
 
-def digest(resolved: Mapping[str, Any]) -> str:
+def digest(resolved: Mapping[str, object]) -> str:
     """Return the SHA-256 of a resolved configuration as canonical JSON, in hexadecimal."""
     canonical = json.dumps(resolved, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -167,5 +167,5 @@ def test_what_was_stored_before_a_refusal_is_told(cli: Invoke, tmp_path: Path) -
 
 
 def test_a_histogram_shows_whatever_is_there() -> None:
-    assert demonstration._bars([0, 1, 50, 100]) == " ▁▄█"
-    assert demonstration._bars([0, 0]) == "  "
+    assert demonstration.bars([0, 1, 50, 100]) == " ▁▄█"
+    assert demonstration.bars([0, 0]) == "  "

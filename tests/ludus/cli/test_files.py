@@ -49,8 +49,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("kind", BAD)
+@pytest.mark.parametrize(
+    ("command", "kind"), [*((COMMANDS[0], kind) for kind in BAD), *((command, "UTF-16") for command in COMMANDS[1:])]
+)
 def test_what_is_no_text_in_utf_8_is_refused_with_what_it_is(
     tmp_path: Path, typed: Callable[[str], tuple[int, str]], command: str, kind: str
 ) -> None:

@@ -316,14 +316,20 @@ def test_force_begins_anew_and_only_takes_away_what_was_written_before(folder: P
     assert own.exists()
 
 
-def test_resume_goes_on_with_a_run_that_has_not_ended(folder: Path, cli: Invoke, world: World) -> None:
-    run = world.create(DOCUMENT | {"env_settings": {}}, name="resumed")
-    trainer = world.claim(run["id"]).start()
-    trainer.measure(REWARD, [1.0])
-    logs = Path("results/resumed/run_logs")
+def copied_before(world: World, name: str) -> dict[str, Any]:
+    """Create a run whose results an earlier command has copied to a folder of its name."""
+    run = world.create(DOCUMENT | {"env_settings": {}}, name=name)
+    logs = Path("results", name, "run_logs")
     logs.mkdir(parents=True)
     journal = {"version": 1, "run": run["id"], "server": world.server, "attempt": 1, "event": 0, "behaviors": {}}
     (logs / "ludus.json").write_text(json.dumps(journal))
+    return run
+
+
+def test_resume_goes_on_with_a_run_that_has_not_ended(folder: Path, cli: Invoke, world: World) -> None:
+    run = copied_before(world, "resumed")
+    trainer = world.claim(run["id"]).start()
+    trainer.measure(REWARD, [1.0])
 
     def work_once_it_is_followed() -> None:
         eventually(lambda: "Resuming training" in printed())
@@ -381,27 +387,12 @@ def test_an_ended_run_without_a_checkpoint_cannot_go_on(folder: Path, cli: Invok
 
 
 def test_a_run_that_still_trains_is_not_played_without_learning(folder: Path, cli: Invoke, world: World) -> None:
-    run = world.create(DOCUMENT | {"env_settings": {}}, name="busy")
-    logs = Path("results/busy/run_logs")
-    logs.mkdir(parents=True)
-    journal = {"version": 1, "run": run["id"], "server": world.server, "attempt": 1, "event": 0, "behaviors": {}}
-    (logs / "ludus.json").write_text(json.dumps(journal))
+    run = copied_before(world, "busy")
 
     result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "busy", "--resume", "--inference")
 
     assert result.exit_code == 1
     assert f"ludus run stop {run['id']}" in result.stderr
-
-
-def test_inference_is_asked_of_the_run_and_its_summaries_say_that_nothing_is_learnt(
-    folder: Path, cli: Invoke, world: World
-) -> None:
-    with trained(world, lambda trainer: work(trainer, folder)):
-        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "shown", "--inference")
-
-    assert result.exit_code == 0, result.output
-    assert world.http.get("/v1/runs/shown-inference").json()["config"]["checkpoint_settings"]["inference"] is True
-    assert ". Not Training." in result.stdout
 
 
 def test_after_playing_without_learning_a_run_goes_on_from_what_was_learnt_before(
@@ -417,9 +408,11 @@ def test_after_playing_without_learning_a_run_goes_on_from_what_was_learnt_befor
         cli(*arguments)
     (saved,) = world.http.get("/v1/runs/played/checkpoints").json()["checkpoints"]
     with trained(world, play):
-        assert cli(*arguments, "--resume", "--inference").exit_code == 0
+        shown = cli(*arguments, "--resume", "--inference")
+    assert (shown.exit_code, ". Not Training." in shown.stdout) == (0, True), shown.output
     assert world.http.get("/v1/runs/played/checkpoints").json()["checkpoints"] == [saved], "the name is the trainer's"
-    assert world.http.get("/v1/runs/played-inference").json()["continues"] is None
+    played = world.http.get("/v1/runs/played-inference").json()
+    assert (played["continues"], played["config"]["checkpoint_settings"]["inference"]) == (None, True)
     first = world.http.get("/v1/runs/played").json()["id"]
 
     with trained(world, lambda trainer: work(trainer, folder, step=200)):
@@ -485,26 +478,28 @@ def test_demonstrations_are_uploaded_and_named_by_their_ids(folder: Path, cli: I
     assert kept["behavioral_cloning"]["demo_path"] == "demos"
 
 
-@pytest.mark.parametrize(("given", "grace"), [({}, None), ({"simulators": {"startup_grace_seconds": 5}}, 5.0)])
+HERE = {"collectors": {"local": 0, "edge": PLACES}}
+"""Actions of a build of this machine are computed beside it."""
+
+
+@pytest.mark.parametrize(
+    ("typed", "simulators", "expected"),
+    [
+        (["--remote-env"], {}, {"startup_grace_seconds": None}),
+        (["--remote-env"], {"startup_grace_seconds": 5}, {"startup_grace_seconds": 5}),
+        ([], {}, {"startup_grace_seconds": None, **HERE}),
+        (["--env", "game.x86_64"], {}, HERE),
+    ],
+)
 def test_a_run_without_a_build_waits_for_play_without_limit_unless_the_file_says_for_how_long(
-    folder: Path, cli: Invoke, world: World, given: dict[str, Any], grace: float | None
+    folder: Path, typed: list[str], simulators: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    (folder / "ppo.yaml").write_text(yaml.safe_dump(DOCUMENT | given))
-
-    with trained(world, lambda trainer: work(trainer, folder)):
-        result = cli("learn", "ppo.yaml", "--remote-env", "--run-id", "editor")
-
-    assert result.exit_code == 0, result.output
-    assert world.http.get("/v1/runs/editor").json()["config"]["simulators"]["startup_grace_seconds"] == grace
-
-
-def test_a_build_that_is_launched_is_not_waited_for_without_limit(folder: Path) -> None:
-    settings = told(folder, "--env", "game.x86_64", document=DOCUMENT)
+    settings = told(folder, *typed, document=DOCUMENT | {"simulators": simulators})
 
     with Client("http://127.0.0.1:9") as client:  # nothing is uploaded
         document = server_document(client, settings, print)
 
-    assert document["simulators"] == {"collectors": {"local": 0, "edge": PLACES}}  # its actions are computed beside it
+    assert document["simulators"] == expected
 
 
 def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke, world: World) -> None:
@@ -523,14 +518,10 @@ def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke,
 
 
 def test_resume_wakes_a_run_that_is_paused(folder: Path, cli: Invoke, world: World) -> None:
-    run = world.create(DOCUMENT | {"env_settings": {}}, name="asleep")
+    run = copied_before(world, "asleep")
     trainer = world.claim(run["id"]).start()
     trainer.finish(RunState.PAUSING, reason=StopReason.USER)
     trainer.finish(RunState.PAUSED, reason=StopReason.USER)
-    logs = Path("results/asleep/run_logs")
-    logs.mkdir(parents=True)
-    journal = {"version": 1, "run": run["id"], "server": world.server, "attempt": 1, "event": 0, "behaviors": {}}
-    (logs / "ludus.json").write_text(json.dumps(journal))
 
     def take() -> None:
         eventually(lambda: world.http.get(f"/v1/runs/{run['id']}").json()["state"] == "QUEUED")

@@ -33,27 +33,25 @@ def run(world: World) -> Iterator[str]:
         trainer.finish()
 
 
-@pytest.mark.parametrize("encoding", ["gbk", "cp1252", "ascii", "latin-1", "cp437", "shift_jis", "koi8-r", "utf-16"])
-def test_no_encoding_of_the_console_ends_a_command(world: World, run: str, encoding: str) -> None:
-    for arguments in (["run", "show", run], ["run", "show", "猫-ü-🤖"], ["run", "list"]):
+@pytest.mark.parametrize("encoding", ["gbk", "cp1252", "ascii", "utf-16"])
+def test_no_encoding_of_the_console_ends_a_command_or_changes_json_and_yaml(
+    world: World, run: str, encoding: str
+) -> None:
+    def printed(*arguments: str) -> bytes:
         ended = subprocess.run(
-            [*LUDUS, *arguments], env=environment(world, PYTHONIOENCODING=encoding), capture_output=True, check=False
+            [*LUDUS, "run", "show", *arguments],
+            env=environment(world, PYTHONIOENCODING=encoding),
+            capture_output=True,
+            check=False,
         )
-
         assert b"Traceback" not in ended.stderr
-        assert ended.returncode == ("🤖" in arguments[-1])
+        assert ended.returncode == (arguments[0] != run)
+        return ended.stdout
 
-
-@pytest.mark.parametrize("encoding", ["gbk", "cp1252", "ascii"])
-def test_json_and_yaml_say_the_same_in_every_encoding(world: World, run: str, encoding: str) -> None:
-    def printed(*options: str) -> bytes:
-        command = [*LUDUS, "run", "show", run, *options]
-        return subprocess.run(
-            command, env=environment(world, PYTHONIOENCODING=encoding), capture_output=True, check=True
-        ).stdout
-
-    assert list(json.loads(printed("--json"))["config"]["behaviors"]) == ["Jäger 猫"]
-    assert list(yaml.safe_load(printed("--config"))["behaviors"]) == ["Jäger 猫"]
+    printed(run)
+    printed("猫-ü-🤖")
+    assert list(json.loads(printed(run, "--json"))["config"]["behaviors"]) == ["Jäger 猫"]
+    assert list(yaml.safe_load(printed(run, "--config").decode(encoding))["behaviors"]) == ["Jäger 猫"]
 
 
 @pytest.mark.parametrize("arguments", [["watch"], ["watch", "--json"], ["logs", "--follow"]], ids=" ".join)

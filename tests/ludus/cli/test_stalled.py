@@ -71,8 +71,9 @@ STALLS = {
 }
 
 
-@pytest.mark.parametrize("command", ["wait", "watch", "watch --json"])
-@pytest.mark.parametrize("stall", STALLS)
+@pytest.mark.parametrize(
+    ("command", "stall"), [*(("wait", stall) for stall in STALLS), ("watch", "paused"), ("watch --json", "paused")]
+)
 def test_what_stays_with_a_run_ends_at_once_with_a_code_of_its_own_and_says_what_to_do(
     cli: Invoke, world: World, command: str, stall: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

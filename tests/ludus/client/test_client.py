@@ -17,8 +17,6 @@ from ludus.client import (
     NotSendable,
     ProblemAnswer,
     ServerUnreachable,
-    StoredConfig,
-    WaitTimedOut,
 )
 from ludus.client.transport import as_json
 from ludus.protocol.credentials import Credential, credential
@@ -46,42 +44,9 @@ def test_a_list_fetches_pages_as_needed_and_stops_at_its_limit(client: Client, w
     assert len(list(client.runs.list(filter="tags = paged", limit=3))) == 3
 
 
-def test_a_plan_queues_nothing(client: Client) -> None:
-    plan = client.runs.plan("behaviors: {Planned: {}}", name="planned")
-
-    assert plan.config["behaviors"]["Planned"]["max_steps"] == 500000
-    with pytest.raises(NotFound) as caught:
-        client.runs.get("planned")
-    assert caught.value.code == "run_not_found"
-
-
-def test_all_mistakes_arrive_with_their_paths(client: Client) -> None:
-    with pytest.raises(ProblemAnswer) as caught:
-        client.runs.create({"behaviors": {"X": {"max_stepz": 1, "time_horizon": "long"}}})
-
-    assert caught.value.code == "invalid_config"
-    assert {item.path for item in caught.value.errors} == {"behaviors.X.max_stepz", "behaviors.X.time_horizon"}
-
-
 def test_one_text_in_place_of_several_is_refused_before_it_is_taken_for_its_letters(client: Client) -> None:
     with pytest.raises(TypeError, match=r"write \['nightly'\]"):
         client.runs.compare("nightly", ["reward"])
-
-
-def test_one_key_is_one_run(client: Client) -> None:
-    first = client.runs.create(CARTPOLE, idempotency_key="the-same")
-    second = client.runs.create(CARTPOLE, idempotency_key="the-same")
-
-    assert first.id == second.id
-
-
-def test_a_wait_times_out_with_the_run_as_it_is(client: Client) -> None:
-    run = client.runs.create(CARTPOLE)
-
-    with pytest.raises(WaitTimedOut) as caught:
-        client.runs.wait(run.id, timeout=0.3)
-
-    assert caught.value.run.state == "QUEUED"
 
 
 def test_a_wait_for_a_state_ends_there(client: Client, world: World) -> None:
@@ -132,31 +97,6 @@ def test_metrics_checkpoints_logs_attempts_simulators_and_workers_are_typed(
     assert client.workers.list() == []
 
 
-def test_a_run_is_created_with_a_preset(client: Client) -> None:
-    summary = next(each for each in client.presets.list() if each.name == "cartpole")
-
-    preset = client.presets.get(summary.name)
-
-    assert (preset.description, preset.trainer_types) == (summary.description, ("ppo",))
-    assert list(client.runs.create(preset.source).config["behaviors"]) == ["CartPole"]
-
-
-def test_configurations_are_stored_compared_and_used(client: Client) -> None:
-    first = client.configs.create("stored", "# mine\nbehaviors: {CartPole: {}}\n", description="a")
-    second = client.configs.create("stored", "behaviors: {CartPole: {max_steps: 10000}}\n")
-
-    assert (first.version, second.version) == (1, 2)
-    assert client.configs.get("stored", 1).source.startswith("# mine")
-    assert [each.version for each in client.configs.list_versions("stored")] == [2, 1]
-    assert [each.name for each in client.configs.list()] == ["stored"]
-    [change] = client.configs.diff("stored", 1, 2).changes
-    assert (change.path, change.old, change.new) == ("behaviors.CartPole.max_steps", 500000, 10000)
-    run = client.runs.create(StoredConfig("stored", 1))
-    assert (run.config_name, run.config_version) == ("stored", 1)
-    compared = {each.path: each.new for each in client.configs.diff("stored", 2, run=run.id).changes}
-    assert compared["behaviors.CartPole.max_steps"] == 500000
-
-
 def test_a_download_is_verified_and_all_or_nothing(client: Client, world: World, tmp_path: Path) -> None:
     content = bytes(range(256)) * 2000
     trainer = world.claim(client.runs.create(CARTPOLE).id).start()
@@ -177,11 +117,6 @@ def test_a_download_is_verified_and_all_or_nothing(client: Client, world: World,
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_server_that_is_not_there_is_said_in_a_sentence() -> None:
-    with Client("http://127.0.0.1:9") as client, pytest.raises(ServerUnreachable, match="ludus up"):
-        client.runs.get("x")
-
-
 @pytest.mark.parametrize("server", ["not a url", "http://[::1", "ftp://127.0.0.1"])
 def test_an_address_that_is_none_is_said_in_a_sentence(server: str) -> None:
     with pytest.raises(ServerUnreachable), Client(server) as client:
@@ -195,15 +130,6 @@ def test_another_server_is_not_taken_for_ours(status: int, content: bytes) -> No
 
     with Client("http://127.0.0.1", transport=transport) as client, pytest.raises(ServerUnreachable):
         client.runs.get("x")
-
-
-def test_a_wrong_token_is_a_problem(tmp_path: Path) -> None:
-    with open_world(tmp_path, token="sesame") as world:
-        with Client(world.server, "wrong") as client, pytest.raises(ProblemAnswer) as caught:
-            client.runs.get("x")
-        assert caught.value.code == "unauthenticated"
-        with Client(world.server, "sesame") as client:
-            assert list(client.runs.list()) == []
 
 
 def test_a_refused_token_is_said_with_where_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,21 +146,6 @@ def test_a_refused_token_is_said_with_where_it_came_from(tmp_path: Path, monkeyp
         assert refused().endswith("It was shown the token in LUDUS_TOKEN.")
         monkeypatch.setenv("LUDUS_TOKEN", "sesame")
         assert refused("wrong").endswith("It was shown the token that was given.")
-
-
-def test_a_follower_whose_token_is_revoked_is_told_and_does_not_come_back(tmp_path: Path) -> None:
-    with open_world(tmp_path, token="boss") as world, Client(world.server, "boss") as boss:
-        run = boss.runs.create(CARTPOLE)
-        token = boss.tokens.create("follower", ["read"])
-        with Client(world.server, token.token) as client:
-            events = client.events.follow(run.id)
-            assert next(events).type == "run_created"
-            boss.tokens.revoke(token.id)
-
-            with pytest.raises(ProblemAnswer, match="revoked") as caught:
-                next(events)
-
-    assert (caught.value.status, caught.value.code) == (401, "token_refused")
 
 
 def test_a_server_that_is_not_ready_says_so(client: Client) -> None:
@@ -339,35 +250,6 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
             client.runs.wait("x")
         with pytest.raises(ServerUnreachable):
             list(client.events.follow("x"))
-
-
-CURRICULUM = {
-    **CARTPOLE,
-    "environment_parameters": {
-        "pole": {
-            "curriculum": [
-                {"name": "short", "value": 1, "completion_criteria": {"behavior": "CartPole", "threshold": 100}},
-                {"name": "long", "value": 2},
-            ]
-        }
-    },
-}
-
-
-def test_lessons_are_seen_and_changed(client: Client) -> None:
-    run = client.runs.create(CURRICULUM)
-
-    (pole,) = client.environment_parameters.get(run.id).parameters
-    assert (pole.name, pole.lesson, pole.lessons, pole.lesson_name, pole.value) == ("pole", 1, 2, "short", 1.0)
-    client.environment_parameters.set_lesson(run.id, "pole", "long")
-    sampler = {"sampler_type": "uniform", "sampler_parameters": {"seed": 1}}
-    asked = client.environment_parameters.set_value(run.id, "pole", sampler)
-
-    assert asked.pending[0].change == {"lesson": 2}
-    assert asked.pending[1].change["value"]["sampler_type"] == "uniform"
-    with pytest.raises(ProblemAnswer) as caught:
-        client.environment_parameters.set_lesson(run.id, "pole", 3)
-    assert (caught.value.code, caught.value.errors[0].path) == ("invalid_edit", "parameters.pole.lesson")
 
 
 def test_a_number_that_json_cannot_hold_is_refused_by_its_path_before_anything_is_sent(client: Client) -> None:

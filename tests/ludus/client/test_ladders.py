@@ -2,9 +2,7 @@
 
 from datetime import UTC, datetime
 
-import pytest
-
-from ludus.client import Client, NotFound, ProblemAnswer
+from ludus.client import Client
 from tests.server.app.world import World
 from tests.server.ladders.played import rate_all
 
@@ -44,33 +42,3 @@ def test_a_league_is_played_and_read(client: Client, world: World) -> None:
     assert client.ladders.recompute("league").rated_through == 0
     client.ladders.delete("league")
     assert [each.name for each in client.ladders.list("name = league")] == []
-
-
-def test_a_repeated_report_is_entered_once(client: Client) -> None:
-    client.ladders.create("twice")
-    for name in ("ann", "bob"):
-        client.ladders.register_player("twice", name, "human")
-
-    matches = [
-        client.ladders.report_match("twice", ["ann", "bob"], outcome="draw", idempotency_key="m1") for _ in range(2)
-    ]
-
-    assert matches[0] == matches[1]
-    assert client.ladders.get("twice").matches == 1
-
-
-def test_what_is_refused_has_its_code(client: Client) -> None:
-    client.ladders.create("strict")
-
-    with pytest.raises(NotFound) as nobody:
-        client.ladders.report_match("strict", ["ann", "bob"], outcome="win")
-    with pytest.raises(ProblemAnswer) as alone:
-        client.ladders.report_match("strict", ["ann"], scores=[1.0])
-    with pytest.raises(NotFound) as nowhere:
-        client.ladders.payoffs("nowhere")
-
-    assert [each.value.code for each in (nobody, alone, nowhere)] == [
-        "player_not_found",
-        "invalid_match",
-        "ladder_not_found",
-    ]

@@ -9,9 +9,7 @@ from ludus.config.behavior import (
     BehaviorConfig,
     CloneConfig,
     DQNConfig,
-    POCAConfig,
     ReinforcementConfig,
-    SACConfig,
 )
 from ludus.config.network import NetworkSettings
 from ludus.config.problems import WARNINGS
@@ -30,25 +28,6 @@ def test_the_table_of_trainers_is_the_union() -> None:
 
 
 # Trainers
-
-
-def test_defaults_of_sac_are_those_of_ml_agents_and_its_white_noise() -> None:
-    config = config_of(behavior(trainer_type="sac"))
-
-    assert isinstance(config, SACConfig)
-    assert config.hyperparameters.model_dump() == {
-        "batch_size": 128,
-        "buffer_size": 50_000,
-        "buffer_init_steps": 0,
-        "learning_rate": 3e-4,
-        "learning_rate_schedule": "constant",
-        "init_entcoef": 1.0,
-        "exploration_noise": "white",
-        "save_replay_buffer": False,
-        "steps_per_update": 1.0,
-        "reward_signal_steps_per_update": 1.0,
-        "tau": 0.005,
-    }
 
 
 def test_dqn_explores_less_and_less_and_has_its_extensions_by_choice() -> None:
@@ -76,32 +55,6 @@ def test_what_dqn_does_not_have_is_refused_with_the_way_out(section: dict[str, A
     assert "sac" in problem.message
 
 
-def test_defaults_of_poca_are_those_of_ppo_without_a_shared_critic() -> None:
-    config = config_of(behavior(trainer_type="poca"))
-    ppo = ppo_of(behavior()).hyperparameters.model_dump()
-
-    assert isinstance(config, POCAConfig)
-    assert config.hyperparameters.model_dump() == {
-        key: value for key, value in ppo.items() if key not in {"shared_critic", "critic_learning_rate"}
-    }
-
-
-def test_defaults_of_trainers_agree_in_all_that_they_share() -> None:
-    ppo, sac, poca = (
-        config_of(behavior(trainer_type=name)).model_dump(exclude={"trainer_type", "hyperparameters"})
-        for name in ["ppo", "sac", "poca"]
-    )
-
-    assert ppo == sac == poca
-
-
-def test_the_ratio_of_reward_signals_copies_that_of_the_policy() -> None:
-    config = config_of(behavior(trainer_type="sac", hyperparameters={"steps_per_update": "2.5"}))
-
-    assert isinstance(config, SACConfig)
-    assert config.hyperparameters.reward_signal_steps_per_update == 2.5
-
-
 def test_a_wrong_ratio_is_said_once() -> None:
     assert codes_of(behavior(trainer_type="sac", hyperparameters={"steps_per_update": 0})) == {
         "behaviors.A.hyperparameters.steps_per_update": "out_of_range"
@@ -123,12 +76,6 @@ def test_values_that_make_no_sense_for_sac_are_refused(key: str, value: float) -
     assert codes_of(behavior(trainer_type="sac", hyperparameters={key: value})) == {
         f"behaviors.A.hyperparameters.{key}": "out_of_range"
     }
-
-
-def test_a_batch_larger_than_the_replay_buffer_is_refused() -> None:
-    document = behavior(trainer_type="sac", hyperparameters={"batch_size": 256, "buffer_size": 200})
-
-    assert codes_of(document) == {"behaviors.A.hyperparameters.batch_size": "contradiction"}
 
 
 def test_a_learning_rate_for_the_critic_needs_a_critic_of_its_own() -> None:
@@ -156,13 +103,6 @@ def test_a_clone_has_nothing_that_only_players_need(key: str) -> None:
 
 
 # Networks
-
-
-def test_defaults_of_memory_are_those_of_ml_agents() -> None:
-    memory = config_of(behavior(network_settings={"memory": {}})).network_settings.memory
-
-    assert memory is not None
-    assert memory.model_dump() == {"sequence_length": 64, "memory_size": 128}
 
 
 @pytest.mark.parametrize("trainer", ["ppo", "sac", "poca"])
@@ -215,36 +155,6 @@ def test_an_unknown_network_is_refused_with_the_known_ones(key: str, value: str)
 # Reward signals
 
 
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("curiosity", {"learning_rate": 3e-4}),
-        ("rnd", {"learning_rate": 1e-4}),
-        (
-            "gail",
-            {
-                "learning_rate": 3e-4,
-                "use_actions": False,
-                "use_vail": False,
-                "demo_path": None,
-                "legacy_pairing": False,
-                "ignore_done": False,
-                "demonstrations": [DEMONSTRATION],
-            },
-        ),
-    ],
-)
-def test_defaults_of_signals_are_those_of_ml_agents(name: str, own: dict[str, Any]) -> None:
-    written = DEMONSTRATED if name == "gail" else {}
-    signals = ppo_of(behavior(reward_signals={name: written})).reward_signals
-
-    ((active, signal),) = signals.active()
-
-    assert active == name
-    expected = {"gamma": 0.99, "strength": 1.0, "network_settings": NetworkSettings().model_dump(), **own}
-    assert signal.model_dump() == expected
-
-
 def test_signals_have_the_order_of_the_value_heads_however_they_are_written() -> None:
     document = behavior(
         reward_signals={
@@ -266,13 +176,6 @@ def test_a_signal_is_of_one_class_only() -> None:
     classes = get_args(SignalConfig)
 
     assert [(a, b) for a in classes for b in classes if a is not b and issubclass(a, b)] == []
-
-
-def test_without_extrinsic_rewards_the_listed_signals_are_all() -> None:
-    signals = ppo_of(behavior(reward_signals={"curiosity": {}})).reward_signals
-
-    assert signals.extrinsic is None
-    assert [name for name, _ in signals.active()] == ["curiosity"]
 
 
 @pytest.mark.parametrize("signals", [{}, {"extrinsic": None}, {"curiosity": None, "gail": None}])
@@ -325,24 +228,6 @@ def test_a_reward_signals_section_can_be_made_in_code() -> None:
 
 
 # Imitation
-
-
-@pytest.mark.parametrize("trainer", ["ppo", "sac", "poca"])
-def test_defaults_of_cloning_are_those_of_ml_agents(trainer: str) -> None:
-    config = config_of(behavior(trainer_type=trainer, behavioral_cloning=DEMONSTRATED))
-
-    assert isinstance(config, ReinforcementConfig)
-    assert config.behavioral_cloning is not None
-    assert config.behavioral_cloning.model_dump() == {
-        "demo_path": None,
-        "legacy_pairing": False,
-        "demonstrations": [DEMONSTRATION],
-        "strength": 1.0,
-        "steps": 0,
-        "batch_size": None,
-        "num_epoch": None,
-        "samples_per_update": 0,
-    }
 
 
 def test_cloning_without_demonstrations_is_refused() -> None:

@@ -155,9 +155,3 @@ def test_a_clone_has_no_limits_of_divergence() -> None:
     (problem,) = refused(resolve({"behaviors": {"Echo": clone}}), {"Echo": {"divergence": {"warn_kl_above": 2}}})
 
     assert (problem.path, problem.code) == ("behaviors.Echo.divergence", "unknown_key")
-
-
-def test_a_resolved_configuration_can_be_asked_for_again() -> None:
-    first = resolve(DOCUMENT)
-
-    assert resolve(first.model_dump(mode="json")) == first, "a branch is configured like its origin"

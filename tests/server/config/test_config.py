@@ -167,29 +167,6 @@ def test_configurations_cannot_be_changed() -> None:
         setattr(config.behaviors["A"], "max_steps", 1)  # noqa: B010
 
 
-@pytest.mark.parametrize(
-    ("given_schedules", "expected"),
-    [
-        ({}, ("linear", "linear", "linear")),
-        ({"learning_rate_schedule": "constant"}, ("constant", "constant", "constant")),
-        ({"beta_schedule": "constant"}, ("linear", "constant", "linear")),
-        ({"learning_rate_schedule": "constant", "epsilon_schedule": "linear"}, ("constant", "constant", "linear")),
-    ],
-)
-def test_a_schedule_that_is_not_given_copies_the_learning_rates(
-    given_schedules: dict[str, str], expected: tuple[str, str, str]
-) -> None:
-    ppo = ppo_of(behavior(hyperparameters=given_schedules)).hyperparameters
-
-    assert (ppo.learning_rate_schedule, ppo.beta_schedule, ppo.epsilon_schedule) == expected
-
-
-def test_even_checkpoints_replace_the_interval() -> None:
-    config = resolve(behavior(even_checkpoints=True, keep_checkpoints=3, max_steps=1000, checkpoint_interval=5))
-
-    assert config.behaviors["A"].checkpoint_interval == 333  # int(1000 / 3)
-
-
 def test_even_checkpoints_need_a_step_each() -> None:
     problem = problem_of(behavior(even_checkpoints=True, keep_checkpoints=11, max_steps=10))
 

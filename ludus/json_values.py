@@ -1,0 +1,7 @@
+"""The type of documents that travel as JSON and YAML."""
+
+from typing import Any, TypeAlias
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A parsed JSON object. Its values are None, bool, int, float, str, lists, and objects again: who reads one by its key
+knows which."""
