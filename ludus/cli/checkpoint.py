@@ -8,7 +8,7 @@ import click
 
 from ludus.cli.client import Failure, answering, connected, writing
 from ludus.cli.exits import Exit
-from ludus.cli.options import DURATION, EXISTING_FILE, FOLDER, json_option, limit_option
+from ludus.cli.options import EXISTING_FILE, FOLDER, duration, json_option, limit_option
 from ludus.cli.render import LINES, ago, echo, fields, id_of, number, print_answer, print_facts, print_ids, size, table
 from ludus.client import Client, ProblemAnswer
 from ludus.names import to_name
@@ -293,7 +293,7 @@ def _show_pruned(pruned: Pruned) -> str:
 @click.option(
     "--older-than",
     "older_than_seconds",
-    type=DURATION,
+    type=duration,
     help="Age, as in 30d. [the server's LUDUS_STORAGE__RETENTION_SECONDS]",
 )
 @click.option(

@@ -14,7 +14,7 @@ import grpc
 
 from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.files import read_text
-from ludus.cli.options import ASSIGNMENT, EXISTING_FILE, Parsed, option, visual_encoder_option
+from ludus.cli.options import EXISTING_FILE, assignment, option, parsed, visual_encoder_option
 from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
 from ludus.sdk.contract.fake_server import ENDINGS, Behaviour, FakeServer
@@ -92,7 +92,8 @@ TICK_SECONDS: Final = 0.05
 WILDCARDS: Final = {"0.0.0.0", "::", "[::]"}  # noqa: S104  compared with
 
 
-def _read_script(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], ...]:
+@parsed("file")
+def script_type(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], ...]:
     """Read a file of actions, one JSON object in each line."""
     actions = []
     for number, line in enumerate(read_text(file).splitlines(), 1):
@@ -138,7 +139,7 @@ def _read_script(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], 
     "--parameter",
     "parameters",
     metavar="NAME=VALUE",
-    type=ASSIGNMENT,
+    type=assignment,
     multiple=True,
     help="Environment parameter, 1 more after each reset. Can be given several times.",
 )
@@ -152,7 +153,7 @@ def _read_script(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], 
 @click.option(
     "--script",
     metavar="FILE",
-    type=Parsed("file", _read_script),
+    type=script_type,
     default=(),
     help="Actions to take in turn, one JSON object a line. [random]",
 )

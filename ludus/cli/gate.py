@@ -17,12 +17,12 @@ from ludus.cli.ending import cancel_interrupted, causes, end_run
 from ludus.cli.exits import OUTCOMES, VERDICTS, Exit
 from ludus.cli.follow import Standstill
 from ludus.cli.options import (
-    ASSIGNMENT,
-    FINITE,
     SEED,
     Command,
+    assignment,
     count_option,
     envs_option,
+    finite,
     json_option,
     option,
     run_name_option,
@@ -31,7 +31,7 @@ from ludus.cli.options import (
 )
 from ludus.cli.render import echo, number, print_json
 from ludus.cli.reports import Report, ReportedCommand, report_options
-from ludus.cli.sources import GAME_METAVAR, SOURCE, Source
+from ludus.cli.sources import GAME_METAVAR, Source, game_type
 from ludus.cli.sources import check as check_source
 from ludus.client import TERMINAL_STATES, ApiError, Client, NotFound, RunStalled
 from ludus.client.backoff import ServerBackoff
@@ -81,7 +81,7 @@ def games_options(handler: Command) -> Command:
 
     @click.option(
         "--game",
-        type=SOURCE,
+        type=game_type,
         metavar=GAME_METAVAR,
         help="Start simulators here, as `ludus simulate` does. [those that join otherwise]",
     )
@@ -90,7 +90,7 @@ def games_options(handler: Command) -> Command:
         "--env-arg",
         "game_arguments",
         metavar="KEY=VALUE",
-        type=ASSIGNMENT,
+        type=assignment,
         multiple=True,
         help="Argument of the --game, as in max_cycles=100. Can be given several times.",
     )
@@ -128,7 +128,7 @@ def run_options(handler: Command) -> Command:
     @click.option(
         "--set",
         "overrides",
-        type=ASSIGNMENT,
+        type=assignment,
         multiple=True,
         help="Any other key of the run, as in environment_parameters.size=9. Can be given several times.",
     )
@@ -319,13 +319,13 @@ def test_options(*, elo0: float, elo1: float, games: int) -> Callable[[Command],
 
     def add(handler: Command) -> Command:
         options = (
-            option("--elo0", type=FINITE, default=elo0, help="Elo lead of the hypothesis that the candidate fails."),
-            option("--elo1", type=FINITE, default=elo1, help="Elo lead of the hypothesis that it passes."),
+            option("--elo0", type=finite, default=elo0, help="Elo lead of the hypothesis that the candidate fails."),
+            option("--elo1", type=finite, default=elo1, help="Elo lead of the hypothesis that it passes."),
             option(
-                "--alpha", type=FINITE, default=0.05, help="Maximum probability that a candidate with lead ELO0 passes."
+                "--alpha", type=finite, default=0.05, help="Maximum probability that a candidate with lead ELO0 passes."
             ),
             option(
-                "--beta", type=FINITE, default=0.05, help="Maximum probability that a candidate with lead ELO1 fails."
+                "--beta", type=finite, default=0.05, help="Maximum probability that a candidate with lead ELO1 fails."
             ),
             option("--max-games", type=int, default=games, help="Games after which the result is undecided."),
         )
@@ -364,11 +364,11 @@ def gate(
 @click.argument("checkpoint")
 @behavior_option
 @option("--episodes", type=int, default=100, help="Episodes to play, without --against.")
-@click.option("--threshold", type=FINITE, help="Required mean return. [none]")
+@click.option("--threshold", type=finite, help="Required mean return. [none]")
 @click.option("--against", help=f"Checkpoint that it must not be worse than: {CHECKPOINTS}. [none]")
 @test_options(elo0=-40.0, elo1=0.0, games=2_000)
 @promote_option
-@option("--confidence", type=FINITE, default=0.95, help="Confidence level of the interval.")
+@option("--confidence", type=finite, default=0.95, help="Confidence level of the interval.")
 @seed_parameter_option
 @games_options
 @run_options

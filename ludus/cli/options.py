@@ -99,19 +99,26 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
         self.name = name
-        self._read = read
+        self.read = read
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Read the text; a default is a value already."""
         if not isinstance(value, str):
             return value
         try:
-            return self._read(value)
+            return self.read(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-def _read_duration(text: str) -> float:
+def parsed(name: str) -> Callable[[Callable[[str], object]], Parsed]:
+    """Make the type of a value, which errors call by this name, of the function that reads its text."""
+    return functools.partial(Parsed, name)
+
+
+@parsed("duration")
+def duration(text: str) -> float:
+    """Read a duration in seconds: `90`, `90s`, `30m`, `1h30m`."""
     parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", text)
     if not text or parts is None:
         raise ValueError(f"{text!r} is not a duration; write 90s, 30m or 1h30m")
@@ -119,11 +126,9 @@ def _read_duration(text: str) -> float:
     return sum(amount * length for amount, length in zip(amounts, (86400, 3600, 60, 1), strict=True))
 
 
-DURATION: Final = Parsed("duration", _read_duration)
-"""A duration: `90`, `90s`, `30m`, `1h30m`. The value is in seconds."""
-
-
-def _read_assignment(text: str) -> tuple[str, object]:
+@parsed("path=value")
+def assignment(text: str) -> tuple[str, object]:
+    """Read `dotted.path=value`; the value as YAML, so that `3`, `1e-3`, `true`, `null` and `[1, 2]` are no texts."""
     path, equals, value = text.partition("=")
     path = path.strip()
     if not equals or not path:
@@ -134,11 +139,9 @@ def _read_assignment(text: str) -> tuple[str, object]:
         raise ValueError(f"the value of {path} is not valid YAML: {value!r}") from None
 
 
-ASSIGNMENT: Final = Parsed("path=value", _read_assignment)
-"""`dotted.path=value`. The value is read as YAML, so that `3`, `1e-3`, `true`, `null` and `[1, 2]` are not texts."""
-
-
-def _read_finite(text: str) -> float:
+@parsed("number")
+def finite(text: str) -> float:
+    """Read a number that is neither infinite nor NaN."""
     try:
         number = float(text)
     except ValueError:
@@ -148,8 +151,6 @@ def _read_finite(text: str) -> float:
     return number
 
 
-FINITE: Final = Parsed("number", _read_finite)
-"""A number that is neither infinite nor NaN."""
 REQUIREMENT: Final = Parsed("requirement", parse_requirement)
 """`[Behavior:]KEY op VALUE`."""
 FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -200,7 +201,7 @@ require_option = click.option(
     multiple=True,
     help="A metric's newest value, as in 'reward>=475' or 'Striker:reward>=0.8'. Can be given several times.",
 )
-timeout_option = click.option("--timeout", type=DURATION, help="Longest time to wait, as in 90s, 30m, 1h30m.")
+timeout_option = click.option("--timeout", type=duration, help="Longest time to wait, as in 90s, 30m, 1h30m.")
 wait_option = click.option(
     "--wait", "wait_", is_flag=True, help="Wait for the end; the exit codes are those of `ludus run wait`."
 )
@@ -220,7 +221,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 run_name_option = click.option("--name", help="Name of the run.")
 run_tag_option = click.option("--tag", "tags", multiple=True, help="Tag of the run. Can be given several times.")
 overrides_option = click.option(
-    "--set", "overrides", type=ASSIGNMENT, multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
+    "--set", "overrides", type=assignment, multiple=True, help="Change a key, as in behaviors.X.max_steps=1000."
 )
 priority_option = click.option(
     "--priority", type=int, default=0, help="Runs of a project with a higher priority are trained first."

@@ -9,7 +9,7 @@ import click
 from ludus.cli.client import answering, connected
 from ludus.cli.ending import event_line
 from ludus.cli.exits import INTERRUPTED
-from ludus.cli.options import DURATION, filter_option, json_option, limit_option
+from ludus.cli.options import duration, filter_option, json_option, limit_option
 from ludus.cli.render import echo, end_without_reader, print_json_line, table
 from ludus.client import Client
 from ludus.schemas import AuditEntry, Queue, SimulatorListed
@@ -85,7 +85,7 @@ def simulator() -> None:
 @simulator.command("list")
 @click.option("--run", help="Only those of a run: an id, or a name, the newest run of that name.")
 @click.option("--state", type=click.Choice(["joined", "connected", "left"]), help="Only those in this state.")
-@click.option("--left-within", type=DURATION, help="Only those that left so lately, as in 90s or 10m, newest first.")
+@click.option("--left-within", type=duration, help="Only those that left so lately, as in 90s or 10m, newest first.")
 @filter_option("leave_code = shape_mismatch")
 @limit_option("simulators", 50)
 @answering(

@@ -12,7 +12,16 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import REQUIREMENT, SEED, Requirement, option, record_option
 from ludus.cli.render import number, print_json, print_table
 from ludus.cli.simulate import finish_recording, name_recordings
-from ludus.cli.sources import GAME_METAVAR, PLAYER, RANDOM, SOURCE, Source, game_options, make_player, try_to_make
+from ludus.cli.sources import (
+    GAME_METAVAR,
+    RANDOM,
+    Source,
+    game_options,
+    game_type,
+    make_player,
+    player_type,
+    try_to_make,
+)
 from ludus.demonstrations import DemonstrationError
 from ludus.demonstrations.recorded import EpisodeLog
 from ludus.metric_keys import SHORT_KEYS
@@ -38,10 +47,10 @@ class GameSeries:
 
 
 @click.command()
-@click.argument("model", type=PLAYER)
-@click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
+@click.argument("model", type=player_type)
+@click.argument("source", metavar=GAME_METAVAR, type=game_type)
 @option("--episodes", type=click.IntRange(1, 1_000_000), default=20, help="How many.")
-@click.option("--against", type=PLAYER, help=f"Player of the other teams: {RANDOM!r} or a model (FILE.onnx).")
+@click.option("--against", type=player_type, help=f"Player of the other teams: {RANDOM!r} or a model (FILE.onnx).")
 @click.option(
     "--team",
     "only_team",

@@ -17,15 +17,15 @@ from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.files import Text, TextFile
 from ludus.cli.follow import Waiting, await_end, wait, watch
 from ludus.cli.options import (
-    ASSIGNMENT,
-    Parsed,
     Requirement,
+    assignment,
     cancel_option,
     fail_on_warning_option,
     json_option,
     limit_option,
     option,
     overrides_option,
+    parsed,
     priority_option,
     read_yaml,
     require_option,
@@ -381,7 +381,7 @@ def pause(client: Client, *, run: str, wait_: bool, timeout: float | None, as_js
 @click.option(
     "--set",
     "changes",
-    type=ASSIGNMENT,
+    type=assignment,
     multiple=True,
     help="Change a behavior's key first, as in Walker.hyperparameters.learning_rate=1e-4. Can be given several times.",
 )
@@ -408,7 +408,7 @@ def checkpoint(client: Client, *, run: str, timeout: float | None) -> dict[str, 
 
 @run.command("set")
 @click.argument("run")
-@click.argument("changes", nargs=-1, type=ASSIGNMENT, required=True, metavar="NAME.KEY=VALUE...")
+@click.argument("changes", nargs=-1, type=assignment, required=True, metavar="NAME.KEY=VALUE...")
 @json_option
 @connected
 def set_(client: Client, *, run: str, changes: tuple[tuple[str, object], ...], as_json: bool) -> None:
@@ -503,7 +503,9 @@ CHANGES = frozenset({"lesson_changed", "parameter_changed"})
 """Types of events that change a parameter."""
 
 
-def _read_value(text: str) -> object:
+@parsed("value")
+def value_type(text: str) -> object:
+    """Read a value as YAML."""
     try:
         return read_yaml(text)
     except yaml.YAMLError:
@@ -555,7 +557,7 @@ def set_lesson(client: Client, *, run: str, parameter: str, lesson: str) -> Envi
 @run.command("set-parameter")
 @click.argument("run")
 @click.argument("parameter")
-@click.argument("value", type=Parsed("value", _read_value))
+@click.argument("value", type=value_type)
 @answering(_show_parameters)
 def set_parameter(client: Client, *, run: str, parameter: str, value: float | JsonObject) -> EnvironmentParameters:
     """Give the present lesson of a PARAMETER another VALUE in a live RUN: a number, or a sampler as YAML.

@@ -36,7 +36,7 @@ from ludus.cli.options import (
     token_option,
 )
 from ludus.cli.render import echo
-from ludus.cli.sources import GAME_METAVAR, RANDOM, SCRIPTED, SOURCE, Source, check, game_options
+from ludus.cli.sources import GAME_METAVAR, RANDOM, Source, check, game_options, game_type, scripted_type
 from ludus.demonstrations import DemonstrationError, Recorder, inspect, read
 from ludus.games.settings import Collect, collects_here, falls_back
 from ludus.protocol.credentials import SIMULATOR_TOKEN
@@ -105,7 +105,7 @@ class Plan:
 
 
 @click.command(epilog=GAMES_HELP)
-@click.argument("source", metavar=GAME_METAVAR, type=SOURCE)
+@click.argument("source", metavar=GAME_METAVAR, type=game_type)
 @click.option("--run", "run", required=True, help="Id or name of the run; a name means its newest run.")
 @count_option
 @envs_option
@@ -117,7 +117,7 @@ class Plan:
 @click.option(
     "--scripted",
     metavar="TEAM=PLAYER",
-    type=SCRIPTED,
+    type=scripted_type,
     multiple=True,
     help=f"Play a team here, by {RANDOM!r} or an exported model (FILE.onnx), instead of by the run. Can be given "
     "several times.",

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, assert_never
 import click
 
 from ludus.adapters import python
-from ludus.cli.options import ASSIGNMENT, Command, Parsed
+from ludus.cli.options import Command, assignment, parsed
 from ludus.cli.render import LINES, echo
 from ludus.play.episodes import team_of
 from ludus.play.model import ModelPlayer
@@ -72,7 +72,9 @@ class Source:
                 assert_never(self.library)
 
 
-def _read_source(text: str) -> Source:
+@parsed("game")
+def game_type(text: str) -> Source:
+    """Read `LIBRARY:GAME`, or a Python game of one's own: `python:FILE.py[:CLASS]`, `MODULE:CLASS`."""
     scheme, _, name = text.partition(":")
     library = next((library for library in EXAMPLES if library == scheme), None)
     if library is None and python.is_python_game(text):
@@ -82,34 +84,30 @@ def _read_source(text: str) -> Source:
     return Source(library, name)
 
 
-def _read_teams(text: str) -> tuple[int, ...]:
+@parsed("numbers")
+def teams_type(text: str) -> tuple[int, ...]:
+    """Read `0,1,1`."""
     numbers = text.split(",")
     if not all(number.strip().isdecimal() for number in numbers):
         raise ValueError(f"{text!r} names no teams; write their numbers, as in 0,1")
     return tuple(int(number) for number in numbers)
 
 
-def _check_player(text: str) -> str:
+@parsed("player")
+def player_type(text: str) -> str:
+    """Check `random`, or the file of an exported model."""
     if text != RANDOM and not Path(text).is_file():
         raise ValueError(f"{text!r} is neither {RANDOM!r} nor a file")
     return text
 
 
-def _read_scripted(text: str) -> tuple[int, str]:
+@parsed("team=player")
+def scripted_type(text: str) -> tuple[int, object]:
+    """Read `TEAM=PLAYER`."""
     team, equals, player = text.partition("=")
     if not equals or not team.isdecimal():
         raise ValueError(f"{text!r} names no team; write for instance 1={RANDOM} or 1=champion.onnx")
-    return int(team), _check_player(player)
-
-
-SOURCE: Final = Parsed("game", _read_source)
-"""`LIBRARY:GAME`, or a Python game of one's own: `python:FILE.py[:CLASS]`, `MODULE:CLASS`."""
-TEAMS: Final = Parsed("numbers", _read_teams)
-"""`0,1,1`."""
-PLAYER: Final = Parsed("player", _check_player)
-"""`random`, or an exported model."""
-SCRIPTED: Final = Parsed("team=player", _read_scripted)
-"""`TEAM=PLAYER`."""
+    return int(team), player_type.read(player)
 
 
 def game_options(command: Command) -> Command:
@@ -118,13 +116,13 @@ def game_options(command: Command) -> Command:
         "--env-arg",
         "arguments",
         metavar="KEY=VALUE",
-        type=ASSIGNMENT,
+        type=assignment,
         multiple=True,
         help="Argument of the game itself, as in max_cycles=100. Can be given several times.",
     )
     teams = click.option(
         "--teams",
-        type=TEAMS,
+        type=teams_type,
         default=(),
         metavar="TEAM,...",
         help="PettingZoo: team of each player in the game's order, or one for all. [each its own, or by kind]",

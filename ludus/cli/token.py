@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 
 from ludus.cli.client import answering, connected
-from ludus.cli.options import DURATION, option
+from ludus.cli.options import duration, option
 from ludus.cli.render import ago, echo, fields, print_facts, table
 from ludus.client import Client
 from ludus.schemas import Identity, NewToken, Token
@@ -42,7 +42,7 @@ def _show_once(made: NewToken) -> str:
 @click.option("--run", help="The only run that the token is for; with --scope simulate to join, read to look at it.")
 @click.option("--ladder", help="The only ladder that the token is for; with --scope read.")
 @click.option(
-    "--expires", "expires_in_seconds", type=DURATION, help="Lifetime, as in 12h or 90d. [until it is revoked]"
+    "--expires", "expires_in_seconds", type=duration, help="Lifetime, as in 12h or 90d. [until it is revoked]"
 )
 @answering(_show_once)
 def create(

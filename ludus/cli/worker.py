@@ -12,7 +12,7 @@ import click
 from ludus.cli import client_only
 from ludus.cli.client import Failure, answering
 from ludus.cli.exits import Exit
-from ludus.cli.options import DURATION, filter_option, limit_option
+from ludus.cli.options import duration, filter_option, limit_option
 from ludus.cli.render import ago, echo, table
 from ludus.client import Client
 from ludus.client.backoff import ServerBackoff
@@ -93,7 +93,7 @@ def uncordon(client: Client, *, worker: str) -> Sequence[Worker]:
 @worker.command()
 @click.argument("worker")
 @click.option("--wait", "wait_", is_flag=True, help="Wait until no slot of it has a run.")
-@click.option("--timeout", type=DURATION, help="With --wait: give up after this time, with exit code 7. [never]")
+@click.option("--timeout", type=duration, help="With --wait: give up after this time, with exit code 7. [never]")
 @answering(_SLOTS)
 def drain(client: Client, *, worker: str, wait_: bool, timeout: float | None) -> Sequence[Worker]:
     """Cordon WORKER, a slot or a host, and move its runs: each saves a checkpoint and goes to another slot.

@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from ludus.config.environment_parameters import ParameterName
 from ludus.config.network import NetworkSettings
 from ludus.config.values import BehaviorName, CheckpointId, LadderName, Own, Real, Section, Whole, config_error
-from ludus.json_values import JsonObject
 
 MAX_GAMES: Final = 1_000_000
+CHECKPOINT_KEYS: Final = ("candidate", "champion", "checkpoint")
 NAMES: Final = (
     "Its id (`ckpt_...`), an alias (`champion`), or RUN/CHECKPOINT as in `nightly/latest`; the run stores the id that "
     "this means at its creation."
@@ -115,9 +115,3 @@ def checkpoints_of(settings: AssessmentSettings) -> dict[str, str]:
             return {"candidate": settings.candidate, "champion": settings.champion}
         case EvaluateSettings():
             return {"checkpoint": settings.checkpoint}
-
-
-def checkpoints_named(settings: JsonObject) -> dict[str, str]:
-    """Return what a document says for the keys that name checkpoints, where it is text."""
-    keys = ("candidate", "champion", "checkpoint")
-    return {key: settings[key] for key in keys if isinstance(settings.get(key), str)}

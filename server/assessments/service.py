@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ludus.config.assessment import checkpoints_named
+from ludus.config.assessment import CHECKPOINT_KEYS
 from ludus.config.values import CHECKPOINT_ID
 from server.assessments.repository import AssessmentRepository
 from server.checkpoints.models import Checkpoint
@@ -40,7 +40,8 @@ class AssessmentService:
         settings = dict(document[section])
         problems: list[Problem] = []
         checkpoints: dict[str, Checkpoint] = {}
-        for key, name in checkpoints_named(settings).items():
+        named = {key: settings[key] for key in CHECKPOINT_KEYS if isinstance(settings.get(key), str)}
+        for key, name in named.items():
             try:
                 checkpoints[key] = self._resolve(name)
                 settings[key] = checkpoints[key].id

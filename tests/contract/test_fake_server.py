@@ -487,24 +487,6 @@ def test_a_picture_that_is_large_enough_for_the_runs_encoder_is_accepted() -> No
         assert server.end() == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("--tls-key", str(TLS / "localhost.key")), "belong together"),
-        (("--parameter", "size=large"), "'large' is not a number"),
-        (("--script", "no_such.jsonl"), "cannot be read"),
-        (("--script", __file__), "line 1 is no action"),
-        (("--ending", "well"), "is not one of"),
-        (("--steps", "0"), "is not in the range"),
-    ],
-)
-def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], problem: str) -> None:
-    done = CliRunner().invoke(ludus, ["fake-server", "--port", "0", *arguments])
-
-    assert done.exit_code == 2
-    assert problem in " ".join(done.stderr.split())
-
-
 def test_a_port_that_is_taken_is_said() -> None:
     with Server() as server:
         done = subprocess.run(

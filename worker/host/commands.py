@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ludus.cli.options import DURATION
+from ludus.cli.options import duration
 from ludus.protocol.tls import is_loopback
 from server.commands import load_settings, one_sentence_errors
 from server.kit.ports import CannotStart
@@ -55,7 +55,7 @@ class WorkerGroup(click.Group):
 @click.group(cls=WorkerGroup, invoke_without_command=True, epilog=EXIT_CODES)
 @click.option("--slots", type=click.IntRange(min=1), help="Runs to train at once on this host. [one per GPU, else one]")
 @click.option("--once", is_flag=True, help="Execute one run, on one slot with all GPUs, then exit.")
-@click.option("--idle-exit", type=DURATION, help="Exit when no slot has had a run for this time, as in 60, 60s or 5m.")
+@click.option("--idle-exit", type=duration, help="Exit when no slot has had a run for this time, as in 60, 60s or 5m.")
 @click.pass_context
 def worker(ctx: click.Context, slots: int | None, once: bool, idle_exit: float | None) -> None:
     """Execute training runs on this host; or show, cordon and drain slots.

@@ -3,9 +3,11 @@
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from ludus.cli import ludus
@@ -40,6 +42,20 @@ def cli(world: World) -> Invoke:
         return result
 
     return invoke
+
+
+DOCUMENT: dict[str, Any] = {
+    "behaviors": {"CartPole": {"trainer_type": "ppo", "max_steps": 1000, "summary_freq": 100}},
+    "env_settings": {"seed": 3},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a configuration file in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(DOCUMENT))
+    return tmp_path
 
 
 def printed(stream: str = "stdout") -> str:

@@ -6,12 +6,12 @@ from typing import Any
 import click
 import pytest
 
-from ludus.cli.options import ASSIGNMENT
+from ludus.cli.options import assignment
 from server.config.document import parse_document
 
 
 def read(text: str) -> Any:
-    return ASSIGNMENT.convert(f"key={text}", None, None)[1]
+    return assignment.convert(f"key={text}", None, None)[1]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import ludus.cli
 from ludus.cli import checkpoint, exits
 from ludus.cli.client import Failure
-from ludus.cli.options import DURATION, Requirement, parse_requirement
+from ludus.cli.options import Requirement, duration, parse_requirement
 from ludus.cli.render import number, size, span
 from ludus.client import Client
 from ludus.schemas import CheckpointFile
@@ -82,13 +82,13 @@ def test_a_file_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> 
     ("text", "seconds"), [("90", 90), ("90s", 90), ("30m", 1800), ("1h30m", 5400), ("1.5h", 5400), ("2d", 172800)]
 )
 def test_a_duration_is_read_as_people_write_it(text: str, seconds: float) -> None:
-    assert DURATION.convert(text, None, None) == seconds
+    assert duration.convert(text, None, None) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "m", "1x", "-3s", "h30"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        DURATION.convert(text, None, None)
+        duration.convert(text, None, None)
 
 
 def test_a_requirement_is_a_key_an_operator_and_a_number() -> None:
