@@ -12,12 +12,20 @@ from ludus.cli.client import answering, connected, place, sending
 from ludus.cli.files import Text, TextFile, Unreadable, read_text
 from ludus.cli.options import EXISTING, FILE, json_option
 from ludus.cli.render import echo, print_answer, print_document, table
-from ludus.client import Client
+from ludus.client import Client, StoredConfig
 from ludus.json_values import JsonObject
 from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion, Preset, PresetSummary
 
 MAX_VALUE: Final = 60
 """Maximum number of characters of a value in a report."""
+
+
+def stored_config(text: str, typed: str) -> StoredConfig:
+    """Read NAME or NAME@VERSION. Raises UsageError, which quotes what was `typed`."""
+    name, _, version = text.partition("@")
+    if version and not version.isdecimal():
+        raise click.UsageError(f"{version!r} in {typed} is not a version number")
+    return StoredConfig(name, int(version) if version else None)
 
 
 @click.group()
@@ -51,14 +59,12 @@ def list_(client: Client, *, name: str | None) -> Iterator[ConfigSummary]:
 @connected
 def show(client: Client, *, name: str, resolved: bool, as_json: bool) -> None:
     """Print a configuration as it was stored. NAME@VERSION picks a version."""
-    base, _, version = name.partition("@")
-    if version and not version.isdecimal():
-        raise click.UsageError(f"{version!r} in {name} is not a version number")
+    requested = stored_config(name, name)
 
     def show(stored: ConfigVersion) -> None:
         print_document(stored.resolved if resolved else stored.source)
 
-    print_answer(client.configs.get(base, int(version) if version else None), show, as_json=as_json)
+    print_answer(client.configs.get(requested.name, requested.version), show, as_json=as_json)
 
 
 @config.command()

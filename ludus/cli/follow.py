@@ -210,14 +210,21 @@ class _Progress:
     read_at: float
     speed: float = 0.0
 
-    def advance(self, step: int) -> float:
+    def line(self, client: Client, record: Run) -> tuple[frozenset[tuple[str, int]], str]:
+        """Return the step of each behavior's newest summary, and a line about the progress of the run."""
+        metrics = client.metrics.list(record.id)
+        simulators = len(client.simulators.list(record.id, state="connected"))
+        parts = [record.state, f"step {steps_of(record)}"]
+        rewards = [metric for metric in metrics if metric.key == SHORT_KEYS["reward"]]
+        parts += [f"{metric.behavior} reward {number(metric.value)}" for metric in rewards]
         now = time.monotonic()
-        if step != self.step and now > self.read_at:
-            self.speed = max(0.0, (step - self.step) / (now - self.read_at))
-            self.step, self.read_at = step, now
+        if record.step != self.step and now > self.read_at:
+            self.speed = max(0.0, (record.step - self.step) / (now - self.read_at))
+            self.step, self.read_at = record.step, now
         elif now - self.read_at > 10 * REFRESH_SECONDS:
             self.speed = 0.0
-        return self.speed
+        parts += [f"{self.speed:,.0f} steps/s", f"{simulators} simulator{'' if simulators == 1 else 's'}"]
+        return frozenset((metric.behavior, metric.step) for metric in metrics if metric.behavior), "   ".join(parts)
 
 
 def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: bool, as_json: bool) -> None:
@@ -258,7 +265,7 @@ def _print_all(client: Client, record: Run, events: Events, *, keep_waiting: boo
             if news is not None:
                 echo(("\n" if rewrite and printed else "") + clock + news)
             try:
-                summary, line = _progress_line(client, record, progress)
+                summary, line = progress.line(client, record)
             except ApiError as error:
                 summary, line = summarised, f"(no answer: {error})"
             line = printable(line)
@@ -314,18 +321,6 @@ def _collect(client: Client, run: str, events: Events, ended: threading.Event) -
     except RuntimeError:  # httpx2: the command has ended, and closed its client in the middle of the stream
         if not ended.is_set():
             raise
-
-
-def _progress_line(client: Client, record: Run, progress: _Progress) -> tuple[frozenset[tuple[str, int]], str]:
-    """Return the step of each behavior's newest summary, and a line about the progress of the run."""
-    metrics = client.metrics.list(record.id)
-    simulators = len(client.simulators.list(record.id, state="connected"))
-    parts = [record.state, f"step {steps_of(record)}"]
-    rewards = [metric for metric in metrics if metric.key == SHORT_KEYS["reward"]]
-    parts += [f"{metric.behavior} reward {number(metric.value)}" for metric in rewards]
-    speed = progress.advance(record.step)
-    parts += [f"{speed:,.0f} steps/s", f"{simulators} simulator{'' if simulators == 1 else 's'}"]
-    return frozenset((metric.behavior, metric.step) for metric in metrics if metric.behavior), "   ".join(parts)
 
 
 def _ending(run: Run) -> str:

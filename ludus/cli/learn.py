@@ -56,7 +56,18 @@ class Addresses:
 @contextmanager
 def embedded_stack(home: Path) -> Iterator[Addresses]:
     """Run a server that keeps its data in `home`, and end it. Raises LearnError where it can't start."""
-    _check_installation()
+    if not sys.platform.startswith("linux"):
+        raise LearnError(
+            "No server is named, and Ludus' own runs on Linux: name one with --server or LUDUS_SERVER, or start it in "
+            "WSL2 or Docker."
+        )
+    missing = [name for name in ("server", "worker", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LearnError(
+            f"No server is named, and none can be started here, since {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not installed: name one with --server or LUDUS_SERVER, or run pip "
+            "install '.[worker]' in Ludus' repository."
+        )
     home.mkdir(parents=True, exist_ok=True)
     ready = home / "ready.json"
     ready.unlink(missing_ok=True)
@@ -85,21 +96,6 @@ def embedded_stack(home: Path) -> Iterator[Addresses]:
     finally:
         process.interrupt()
         process.end(STOP_SECONDS)
-
-
-def _check_installation() -> None:
-    if not sys.platform.startswith("linux"):
-        raise LearnError(
-            "No server is named, and Ludus' own runs on Linux: name one with --server or LUDUS_SERVER, or start it in "
-            "WSL2 or Docker."
-        )
-    missing = [name for name in ("server", "worker", "torch") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise LearnError(
-            f"No server is named, and none can be started here, since {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} not installed: name one with --server or LUDUS_SERVER, or run pip "
-            "install '.[worker]' in Ludus' repository."
-        )
 
 
 STACK_HOME = ".ludus"

@@ -142,7 +142,14 @@ def read_settings(typed: argparse.Namespace) -> LearnSettings:
         section |= {key: flags[key] for key in flags if key in get_type_hints(kind)}
     environment = _build(EnvironmentSettings, sections["env_settings"])
     environment.check()
-    _put_into(document, flags)
+    if "torch_device" in flags:
+        document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": flags["torch_device"]}
+    if flags.get("debug"):
+        document["debug"] = True
+    if flags.get("deterministic"):
+        behaviors = _mapping(document.get("behaviors"))
+        for behavior in (section for section in behaviors.values() if isinstance(section, dict)):
+            behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
     return LearnSettings(
         document,
         environment,
@@ -202,18 +209,6 @@ def _choose_beginning(section: JsonObject, flags: JsonObject, warnings: list[str
         section.pop("initialize_from", None)
         flags.pop("initialize_from", None)
         warnings.append("Both resume and initialize_from are set; the run is resumed.")
-
-
-def _put_into(document: JsonObject, flags: Mapping[str, object]) -> None:
-    """Write the flags that concern the server into the document."""
-    if "torch_device" in flags:
-        document["torch_settings"] = {**_mapping(document.get("torch_settings")), "device": flags["torch_device"]}
-    if flags.get("debug"):
-        document["debug"] = True
-    if flags.get("deterministic"):
-        behaviors = _mapping(document.get("behaviors"))
-        for behavior in (section for section in behaviors.values() if isinstance(section, dict)):
-            behavior["network_settings"] = {**_mapping(behavior.get("network_settings")), "deterministic": True}
 
 
 def _mapping(value: object) -> JsonObject:

@@ -12,6 +12,7 @@ import click
 import yaml
 
 from ludus.cli.client import Failure, answering, connected, place, sending
+from ludus.cli.config import stored_config
 from ludus.cli.ending import end_run, ended_as, event_line, findings, left_of, percent_of, speed_of, state_of, steps_of
 from ludus.cli.exits import OUTCOMES, Exit
 from ludus.cli.files import Text, TextFile
@@ -48,7 +49,7 @@ from ludus.cli.render import (
     table,
 )
 from ludus.cli.run_data import diff, logs, metrics, mirror, profile, series
-from ludus.client import TERMINAL_STATES, Client, NotSaved, StoredConfig, WaitTimedOut
+from ludus.client import TERMINAL_STATES, Client, NotSaved, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
 from ludus.client.runs import RunDescription
 from ludus.json_values import JsonObject
@@ -105,7 +106,9 @@ def create(
     **described: Unpack[RunDescription],
 ) -> None:
     """Queue a training run with the configuration in FILE (`-` is standard input)."""
-    source = _configuration(file, stored)
+    if (file is None) == (stored is None):
+        raise click.UsageError("name either a FILE or a stored configuration (--config NAME)")
+    source = stored_config(stored or "", f"--config {stored}") if file is None else file.content
     sent = "" if file is None else file.name
     changes = dict(overrides) if seed is None else {**dict(overrides), "seed": seed}
     with sending(sent):
@@ -271,18 +274,6 @@ def _ordering(order_by: str, metrics: tuple[str, ...]) -> tuple[str, tuple[str, 
         return order_by, metrics  # a field of the run, or an error that the server reports
     first = keys.get(_key(name), name)
     return f"metric {direction}", (first, *(metric for metric in metrics if metric != first))
-
-
-def _configuration(file: Text | None, stored: str | None) -> str | StoredConfig:
-    if (file is None) == (stored is None):
-        raise click.UsageError("name either a FILE or a stored configuration (--config NAME)")
-    if file is not None:
-        return file.content
-    assert stored is not None
-    name, _, version = stored.partition("@")
-    if version and not version.isdecimal():
-        raise click.UsageError(f"{version!r} in --config {stored} is not a version number")
-    return StoredConfig(name, int(version) if version else None)
 
 
 def _facts(client: Client, record: Run) -> list[tuple[str, object]]:

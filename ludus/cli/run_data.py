@@ -143,10 +143,29 @@ def series(
             echo(f"{key}: {no_metric(key, metrics)}", err=True)
     if as_json:
         print_json(curves)
-    elif csv_file is None:
-        _print_table(_rows(curves, names))
-    else:
-        _write_csv(_rows(curves, names), csv_file)
+        return
+    rows = _rows(curves, names)
+    if csv_file is None:
+        shown = [
+            [
+                *(row.run, row.behavior or "-", row.key, number(row.step)),
+                row.time and f"{row.time.astimezone():%Y-%m-%d %H:%M:%S}",
+                *(number(value) for value in (row.mean, row.minimum, row.maximum, row.count)),
+            ]
+            for row in rows
+        ]
+        print_table(COLUMNS, shown)
+        return
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow(value.isoformat() if isinstance(value, datetime) else value for value in astuple(row))
+    if csv_file == "-":
+        echo(text.getvalue(), nl=False, kept=LINES)
+        return
+    with writing(csv_file):
+        Path(csv_file).write_text(text.getvalue(), encoding="utf-8")
 
 
 def _rows(curves: Sequence[Series], names: Mapping[str, str]) -> Iterator[Row]:
@@ -157,31 +176,6 @@ def _rows(curves: Sequence[Series], names: Mapping[str, str]) -> Iterator[Row]:
             row = Row(names[series.run_id], series.behavior, series.key, *entry)
             if row.count:
                 yield row
-
-
-def _print_table(rows: Iterator[Row]) -> None:
-    shown = [
-        [
-            *(row.run, row.behavior or "-", row.key, number(row.step)),
-            row.time and f"{row.time.astimezone():%Y-%m-%d %H:%M:%S}",
-            *(number(value) for value in (row.mean, row.minimum, row.maximum, row.count)),
-        ]
-        for row in rows
-    ]
-    print_table(COLUMNS, shown)
-
-
-def _write_csv(rows: Iterator[Row], file: str) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        writer.writerow(value.isoformat() if isinstance(value, datetime) else value for value in astuple(row))
-    if file == "-":
-        echo(text.getvalue(), nl=False, kept=LINES)
-        return
-    with writing(file):
-        Path(file).write_text(text.getvalue(), encoding="utf-8")
 
 
 MISSING = "-"

@@ -381,14 +381,16 @@ def seeded(
 ) -> dict[str, float | Sampler | Curriculum]:
     """Return the parameters with a seed for each sampler that has none: `seed` + k, see `SamplerParameters.seed`."""
     free = (number % 2**31 for number in itertools.count(seed))  # seeds have 31 bits
-    return {name: _with_seeds(parameter, free) for name, parameter in parameters.items()}
-
-
-def _with_seeds(parameter: float | Sampler | Curriculum, free: Iterator[int]) -> float | Sampler | Curriculum:
-    if isinstance(parameter, Curriculum):
-        lessons = [lesson.model_copy(update={"value": _seeded(lesson.value, free)}) for lesson in parameter.curriculum]
-        return parameter.model_copy(update={"curriculum": lessons})
-    return _seeded(parameter, free)
+    filled: dict[str, float | Sampler | Curriculum] = {}
+    for name, parameter in parameters.items():
+        if isinstance(parameter, Curriculum):
+            copies = [
+                lesson.model_copy(update={"value": _seeded(lesson.value, free)}) for lesson in parameter.curriculum
+            ]
+            filled[name] = parameter.model_copy(update={"curriculum": copies})
+        else:
+            filled[name] = _seeded(parameter, free)
+    return filled
 
 
 def _seeded(value: float | Sampler, free: Iterator[int]) -> float | Sampler:

@@ -296,7 +296,12 @@ def _unknown(section: type[Section], key: str, path: Path) -> str:
     homes = (home for home, inner in _homes(section) if key in {*inner.model_fields, *keys_of(KEYS, inner)})
     if home := next(homes, None):
         return f"{show(key)} is not a key here; it belongs under `{home}`"
-    if trainers := _trainers_with(section, key):
+    trainers = []
+    if issubclass(section, TrainerConfig):
+        trainers = [name for name, trainer in TRAINERS.items() if key in trainer.model_fields]
+    elif issubclass(section, Hyperparameters):
+        trainers = [name for name, trainer in TRAINERS.items() if key in hyperparameters_of(trainer).model_fields]
+    if trainers:
         return f"{show(key)} is a key of `trainer_type: {'` and `'.join(trainers)}`, not of this trainer; remove it"
     if in_behavior and (home := _home_in_behavior(key)):
         return f"{show(key)} is not a key here; it belongs under `{home}`"
@@ -323,15 +328,6 @@ def _home_in_behavior(key: str) -> str | None:
                 if key in inner.model_fields:
                     return f"{home}.{name}"
     return None
-
-
-def _trainers_with(section: type[Section], key: str) -> list[str]:
-    """Name the trainers that have a key which this one, or its hyperparameters, has not."""
-    if issubclass(section, TrainerConfig):
-        return [name for name, trainer in TRAINERS.items() if key in trainer.model_fields]
-    if issubclass(section, Hyperparameters):
-        return [name for name, trainer in TRAINERS.items() if key in hyperparameters_of(trainer).model_fields]
-    return []
 
 
 def _unknown_message(key: str, legal: list[str], mlagents_keys: list[str]) -> str:

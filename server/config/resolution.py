@@ -73,7 +73,8 @@ def review(document: Document, *, local: bool = False) -> tuple[RunConfig, list[
     else:
         problems += problems_of(config)
         if not problems:
-            return config, [*warnings, *warnings_of(config)]
+            doubts = (Problem(join_path(path), code, message) for path, code, message in warnings_of(config))
+            return config, [*warnings, *doubts]
     check_count(problems)
     raise InvalidConfig(problems)
 

@@ -11,7 +11,6 @@ from ludus.config.environment_parameters import Lesson
 from ludus.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
 from ludus.config.problems import Path, join_path, show
 from ludus.config.run import RunConfig
-from ludus.config.selfplay import SelfPlaySettings
 from ludus.names import NAME_RULE, is_name
 from server.kit.errors import InvalidConfig, Problem
 
@@ -76,7 +75,34 @@ def futile(section: TrainerConfig) -> Iterator[Futile]:
         )
     hyper = section.hyperparameters
     if isinstance(hyper, OnPolicyHyperparameters):
-        yield from _few_or_slow_updates(hyper, section.max_steps)
+        if hyper.buffer_size >= section.max_steps:
+            yield Futile(
+                "no_update",
+                ("hyperparameters", "buffer_size"),
+                f"The policy is updated only when the run ends: buffer_size ({hyper.buffer_size:,}) is not below "
+                f"max_steps ({section.max_steps:,}).",
+                f"Raise max_steps to at least {20 * hyper.buffer_size:,}, or lower buffer_size.",
+                {"buffer_size": hyper.buffer_size, "max_steps": section.max_steps},
+            )
+        values = {"buffer_size": hyper.buffer_size, "batch_size": hyper.batch_size, "num_epoch": hyper.num_epoch}
+        usual = {
+            "buffer_size": max(hyper.buffer_size, USUAL_BUFFER),
+            "batch_size": max(hyper.batch_size, USUAL_BATCH),
+            "num_epoch": min(hyper.num_epoch, USUAL_EPOCHS),
+        }
+        cost = _cost(**values)
+        factor = cost / _cost(**usual)
+        if factor >= SLOW:
+            key = min(values, key=lambda name: _cost(**{**values, name: usual[name]}))  # the change that gains most
+            numbers = ", ".join(f"{name} {value:,}" for name, value in values.items())
+            changes = " and ".join(f"{name} to {usual[name]:,}" for name in values if values[name] != usual[name])
+            yield Futile(
+                "updates_slow",
+                ("hyperparameters", key),
+                f"Updates make the run about {factor:.0f} times slower than usual ({numbers}).",
+                f"Set {changes}.",
+                {"factor": round(factor, 1), **values},
+            )
     elif isinstance(hyper, OffPolicyHyperparameters):
         if hyper.buffer_init_steps >= section.max_steps:
             yield Futile(
@@ -97,37 +123,6 @@ def futile(section: TrainerConfig) -> Iterator[Futile]:
                 "Raise steps_per_update to 1.",
                 {"factor": round(factor, 1), "steps_per_update": hyper.steps_per_update},
             )
-
-
-def _few_or_slow_updates(hyper: OnPolicyHyperparameters, max_steps: int) -> Iterator[Futile]:
-    if hyper.buffer_size >= max_steps:
-        yield Futile(
-            "no_update",
-            ("hyperparameters", "buffer_size"),
-            f"The policy is updated only when the run ends: buffer_size ({hyper.buffer_size:,}) is not below max_steps "
-            f"({max_steps:,}).",
-            f"Raise max_steps to at least {20 * hyper.buffer_size:,}, or lower buffer_size.",
-            {"buffer_size": hyper.buffer_size, "max_steps": max_steps},
-        )
-    values = {"buffer_size": hyper.buffer_size, "batch_size": hyper.batch_size, "num_epoch": hyper.num_epoch}
-    usual = {
-        "buffer_size": max(hyper.buffer_size, USUAL_BUFFER),
-        "batch_size": max(hyper.batch_size, USUAL_BATCH),
-        "num_epoch": min(hyper.num_epoch, USUAL_EPOCHS),
-    }
-    cost = _cost(**values)
-    factor = cost / _cost(**usual)
-    if factor >= SLOW:
-        key = min(values, key=lambda name: _cost(**{**values, name: usual[name]}))  # the change that gains most
-        numbers = ", ".join(f"{name} {value:,}" for name, value in values.items())
-        changes = " and ".join(f"{name} to {usual[name]:,}" for name in values if values[name] != usual[name])
-        yield Futile(
-            "updates_slow",
-            ("hyperparameters", key),
-            f"Updates make the run about {factor:.0f} times slower than usual ({numbers}).",
-            f"Set {changes}.",
-            {"factor": round(factor, 1), **values},
-        )
 
 
 def _cost(buffer_size: int, batch_size: int, num_epoch: int) -> float:
@@ -226,62 +221,11 @@ def refuse_unsupported(config: RunConfig) -> None:
         raise InvalidConfig(problems)
 
 
-def warnings_of(config: RunConfig) -> list[Problem]:
-    """Return the warnings about a resolved configuration, in its order."""
-    findings = [
-        ((*path, *key), code, message)
-        for path, section in config.trainers().items()
-        for key, code, message in _behavior_warnings(section)
-    ]
-    findings += _run_warnings(config)
-    return [Problem(join_path(path), code, message) for path, code, message in findings]
-
-
-def _behavior_warnings(section: TrainerConfig) -> Iterator[Finding]:
-    """Yield warnings with paths below the section."""
-    for finding in futile(section):
-        yield finding.path, "doubtful", f"{finding.message} {finding.remedy}".removesuffix(".")  # as all warnings
-    rates = {"learning_rate": section.hyperparameters.learning_rate}
-    if isinstance(section, PPOConfig):
-        rates["critic_learning_rate"] = section.hyperparameters.critic_learning_rate or 0.0
-    for key, rate in rates.items():
-        if rate > FAST:
-            message = (
-                f"is {rate:g}: Adam moves every weight by about as much in each gradient step, so that networks "
-                "saturate and learn nothing more; usual are 1e-5 to 1e-2"
-            )
-            yield ("hyperparameters", key), "doubtful", message
-    if isinstance(section, ReinforcementConfig) and section.self_play is not None:
-        yield from _self_play_warnings(section.self_play, section.max_steps)
-    match section:
-        case ReinforcementConfig(hyperparameters=OffPolicyHyperparameters(), trainer_type=trainer):
-            if section.self_play is not None:
-                yield ("self_play",), "doubtful", _STALE.format(trainer)
-            if section.behavioral_cloning is not None and section.behavioral_cloning.samples_per_update:
-                yield ("behavioral_cloning", "samples_per_update"), "no_effect", _SAMPLES.format(trainer)
-            if section.divergence.stop_kl_above is not None:
-                yield ("divergence", "stop_kl_above"), "no_effect", _NO_KL.format(trainer)
-        case POCAConfig():
-            for name, _ in section.reward_signals.active():
-                if name != "extrinsic":
-                    yield ("reward_signals", name.partition("_")[0]), "doubtful", _WITH_POCA.format(name)
-
-
-def _self_play_warnings(self_play: SelfPlaySettings, max_steps: int) -> Iterator[Finding]:
-    ratio = self_play.play_against_latest_model_ratio
-    messages = []
-    if not 0 <= ratio <= 1:
-        messages.append(f"is a probability, but {ratio:g} is not between 0 and 1; the nearer of the two is meant")
-    if ratio >= 1:
-        messages.append(_AGAINST_ITSELF)
-    if messages:
-        yield ("self_play", "play_against_latest_model_ratio"), "doubtful", "; ".join(messages)
-    if self_play.team_change > max_steps:
-        message = f"is {self_play.team_change}, above max_steps ({max_steps}), so that only the first team ever learns"
-        yield ("self_play", "team_change"), "doubtful", message
-
-
-def _run_warnings(config: RunConfig) -> Iterator[Finding]:
+def warnings_of(config: RunConfig) -> Iterator[Finding]:
+    """Yield the warnings about a resolved configuration, in its order."""
+    for path, section in config.trainers().items():
+        for key, code, message in _behavior_warnings(section):
+            yield (*path, *key), code, message
     if config.engine_settings.time_scale > MAX_TIME_SCALE:
         message = f"is above {MAX_TIME_SCALE:g}, the most that Unity takes"
         yield ("engine_settings", "time_scale"), "doubtful", message
@@ -301,3 +245,43 @@ def _run_warnings(config: RunConfig) -> Iterator[Finding]:
             "it is created with, or its id"
         )
         yield ("checkpoint_settings", "run_id"), "no_effect", message
+
+
+def _behavior_warnings(section: TrainerConfig) -> Iterator[Finding]:
+    """Yield warnings with paths below the section."""
+    for finding in futile(section):
+        yield finding.path, "doubtful", f"{finding.message} {finding.remedy}".removesuffix(".")  # as all warnings
+    rates = {"learning_rate": section.hyperparameters.learning_rate}
+    if isinstance(section, PPOConfig):
+        rates["critic_learning_rate"] = section.hyperparameters.critic_learning_rate or 0.0
+    for key, rate in rates.items():
+        if rate > FAST:
+            message = (
+                f"is {rate:g}: Adam moves every weight by about as much in each gradient step, so that networks "
+                "saturate and learn nothing more; usual are 1e-5 to 1e-2"
+            )
+            yield ("hyperparameters", key), "doubtful", message
+    if isinstance(section, ReinforcementConfig) and section.self_play is not None:
+        ratio = section.self_play.play_against_latest_model_ratio
+        messages = []
+        if not 0 <= ratio <= 1:
+            messages.append(f"is a probability, but {ratio:g} is not between 0 and 1; the nearer of the two is meant")
+        if ratio >= 1:
+            messages.append(_AGAINST_ITSELF)
+        if messages:
+            yield ("self_play", "play_against_latest_model_ratio"), "doubtful", "; ".join(messages)
+        if section.self_play.team_change > section.max_steps:
+            change = f"is {section.self_play.team_change}, above max_steps ({section.max_steps})"
+            yield ("self_play", "team_change"), "doubtful", f"{change}, so that only the first team ever learns"
+    match section:
+        case ReinforcementConfig(hyperparameters=OffPolicyHyperparameters(), trainer_type=trainer):
+            if section.self_play is not None:
+                yield ("self_play",), "doubtful", _STALE.format(trainer)
+            if section.behavioral_cloning is not None and section.behavioral_cloning.samples_per_update:
+                yield ("behavioral_cloning", "samples_per_update"), "no_effect", _SAMPLES.format(trainer)
+            if section.divergence.stop_kl_above is not None:
+                yield ("divergence", "stop_kl_above"), "no_effect", _NO_KL.format(trainer)
+        case POCAConfig():
+            for name, _ in section.reward_signals.active():
+                if name != "extrinsic":
+                    yield ("reward_signals", name.partition("_")[0]), "doubtful", _WITH_POCA.format(name)
