@@ -139,16 +139,6 @@ def test_a_folder_is_uploaded_file_by_file_in_the_order_of_the_names(cli: Invoke
     assert [(each["name"], each["format"]) for each in stored] == [("a", "ludus"), ("b", "mlagents")]
 
 
-def test_files_and_folders_may_be_mixed(cli: Invoke, file: Path, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    write(make_demonstration(), tmp_path / "folder" / "one.demo")
-
-    ids = cli("demonstration", "upload", str(file), str(tmp_path / "folder")).stdout.split()
-
-    names = [as_json(cli("demonstration", "show", each, "--json"))["name"] for each in ids]
-    assert names == ["expert", "one"]
-
-
 def test_a_folder_without_recordings_is_refused(cli: Invoke, tmp_path: Path) -> None:
     result = cli("demonstration", "upload", str(tmp_path))
 

@@ -246,20 +246,6 @@ def test_a_metric_of_the_trainer_that_is_not_there_yet_is_said_once_and_waited_f
     assert result.stderr.count("not to be judged yet") == 1
 
 
-def test_a_run_that_ended_without_a_required_metric_is_not_called_a_bad_agent(
-    cli: Invoke, world: World, tmp_path: Path
-) -> None:
-    trainer = world.claim(world.create()["id"]).start()
-    trainer.measure(SPEED, [900.0])
-    trainer.finish()
-    junit = tmp_path / "wait.xml"
-
-    result = cli("run", "wait", trainer.run_id, "--require", "reward>=20", "--junit", str(junit))
-
-    assert result.exit_code == Exit.NO_METRIC
-    assert outcomes(junit)["reward>=20"][0] == "error"
-
-
 @pytest.mark.parametrize(("command", "number"), [("wait", signal.SIGINT), ("create", signal.SIGTERM)])
 def test_an_interrupted_command_cancels_its_run_where_it_was_told_to(
     world: World, tmp_path: Path, command: str, number: signal.Signals

@@ -117,20 +117,6 @@ def test_numbers_are_short() -> None:
     assert [span(value) for value in (0.4, 61, 3600, 90061)] == ["0s", "1m 1s", "1h 0m", "1d 1h"]
 
 
-def test_every_exit_code_is_in_the_help() -> None:
-    def listed(*command: str) -> set[int]:
-        text = CliRunner().invoke(ludus.cli.ludus, [*command, "--help"]).output
-        return {int(line.split()[0]) for line in text.rpartition("Exit codes:")[2].splitlines() if line.strip()}
-
-    verdicts = {exits.Exit.FAILED_GATE, exits.Exit.UNDECIDED}
-    assert listed("run", "wait") == set(exits.Exit) - verdicts
-    assert (
-        listed("gate")
-        == listed("evaluate")
-        == set(exits.Exit) - {exits.Exit.UNMET, exits.Exit.NO_METRIC, exits.Exit.WARNED}
-    )
-
-
 def test_a_command_of_the_server_says_what_it_needs_where_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ludus.cli, "PLUG_INS", "ludus.no-such-group")
 

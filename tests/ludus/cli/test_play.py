@@ -212,13 +212,6 @@ class TestPythonGames:
         assert document["game"] == "python:tests/toys/mazes.py:Maze"
         assert all(episode["cumulative_reward"] == -episode["length"] for episode in document["episodes"])
 
-    def test_ones_own_game_for_two_is_played_on_both_sides(self) -> None:
-        result = play("random", "tests.toys.mazes:Race", "--against", "random", "--episodes", "8", "--json")
-
-        summary = json.loads(result.stdout)["summary"]
-        assert set(summary) == {"team 0", "team 1", "all"}
-        assert summary["all"]["wins"] + summary["all"]["losses"] + summary["all"]["draws"] == 8
-
     def test_a_simulations_game_is_the_first_episode_of_each_agent_that_asks_first(self) -> None:
         arguments = ("random", f"{MAZES}:Crowd", "--env-arg", "walkers=2", "--episodes", "10", "--json")
 

@@ -287,14 +287,6 @@ def closing(code: CloseCode) -> Script:
     return script
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"), [(CloseCode.RUN_FAILED, 4), pytest.param(CloseCode.RUN_CANCELLED, 5, marks=pytest.mark.long)]
-)
-def test_the_exit_code_says_how_the_run_ended(run: Run, code: CloseCode, expected: int) -> None:
-    with ScriptedServer(closing(code)) as server:
-        assert run(CARTPOLE, "--run", "cartpole", "--server", server.address)[0] == expected
-
-
 def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_renames_it(run: Run) -> None:
     with ScriptedServer(closing(CloseCode.BEHAVIOR_NOT_CONFIGURED)) as server:
         code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address)

@@ -51,16 +51,6 @@ def test_what_resolves_to_the_newest_version_is_that_version(configs: ConfigServ
     assert again is newest
 
 
-def test_an_older_version_is_not_found_again_but_stored_anew(configs: ConfigService) -> None:
-    configs.store("walker", "behaviors: {A: {}}")
-    configs.store("walker", "behaviors: {A: {max_steps: 5}}")
-
-    third, created = configs.store("walker", "behaviors: {A: {}}")
-
-    assert created
-    assert third.version == 3
-
-
 def test_the_source_of_a_mapping_is_its_json(configs: ConfigService) -> None:
     document = {"behaviors": {"Läufer": {}}}
 
@@ -94,13 +84,6 @@ def test_two_versions_are_compared_resolved(configs: ConfigService) -> None:
     assert configs.diff("walker", 1, 2) == expected
     assert configs.diff("walker", 1, None) == expected
     assert configs.diff("walker", 2, None) == []
-
-
-def test_a_missing_version_cannot_be_compared(configs: ConfigService) -> None:
-    configs.store("walker", "behaviors: {A: {}}")
-
-    with pytest.raises(ConfigNotFound):
-        configs.diff("walker", 1, 2)
 
 
 def test_a_run_is_prepared_from_a_document(configs: ConfigService) -> None:
