@@ -4,12 +4,13 @@ Times are aware datetimes in UTC; a value of a metric that is not a finite numbe
 description in the API's schema. A client ignores fields that it does not know, and gives a missing field its default.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from ludus.json_values import JsonObject
+from ludus.schemas.record import FrozenRecord
 from ludus.schemas.states import RunKind as RunKind
 from ludus.schemas.states import RunState as RunState
 from ludus.schemas.states import StopReason as StopReason
@@ -20,8 +21,7 @@ from ludus.schemas.tokens import Scope as Scope
 from ludus.schemas.tokens import Token as Token
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProblemDetail:
+class ProblemDetail(FrozenRecord):
     """One mistake of a refused request."""
 
     path: str
@@ -37,8 +37,7 @@ class ProblemDetail:
     """Column of the key in this line, from 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(FrozenRecord):
     """Something that happened to a run."""
 
     seq: int
@@ -55,7 +54,6 @@ class Event:
     data: JsonObject = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ProjectEvent(Event):
     """Something that happened to a run, among the events of all runs of a project."""
 
@@ -70,8 +68,7 @@ ResolvedConfig = Annotated[JsonObject, "RunConfig"]
 """A configuration with every default filled in; the API's description refers to the schema of this name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigSummary:
+class ConfigSummary(FrozenRecord):
     """One version of a stored configuration, without its content."""
 
     name: str
@@ -84,7 +81,6 @@ class ConfigSummary:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConfigVersion(ConfigSummary):
     """One immutable version of a stored configuration."""
 
@@ -96,8 +92,7 @@ class ConfigVersion(ConfigSummary):
     """With every default filled in."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigChange:
+class ConfigChange(FrozenRecord):
     """One difference; a whole section that was added or removed is one."""
 
     path: str
@@ -108,8 +103,7 @@ class ConfigChange:
     """Null if removed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigDiff:
+class ConfigDiff(FrozenRecord):
     """The differences between the resolved forms of two versions, or of a version and a run's first configuration."""
 
     name: str
@@ -121,8 +115,7 @@ class ConfigDiff:
     changes: tuple[ConfigChange, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigRewrite:
+class ConfigRewrite(FrozenRecord):
     """A part of an older configuration that has another form now."""
 
     path: str
@@ -135,8 +128,7 @@ class ConfigRewrite:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigDrop:
+class ConfigDrop(FrozenRecord):
     """A part of an older configuration that the new one does not have."""
 
     path: str
@@ -145,8 +137,7 @@ class ConfigDrop:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigProblem:
+class ConfigProblem(FrozenRecord):
     """A mistake in a configuration."""
 
     path: str
@@ -161,8 +152,7 @@ class ConfigProblem:
     """Column of the key in this line, from 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigUpgrade:
+class ConfigUpgrade(FrozenRecord):
     """A configuration in the present format, and the changes that were made."""
 
     document: str
@@ -175,13 +165,11 @@ class ConfigUpgrade:
     """For which a run of it would be refused, with their lines in `document`."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ConfigWarning(ConfigProblem):
     """A part of a configuration that is legal but probably not intended."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PresetSummary:
+class PresetSummary(FrozenRecord):
     """A configuration that comes with the server and is known to work, without its text."""
 
     name: str
@@ -191,7 +179,6 @@ class PresetSummary:
     """Of its behaviors, sorted."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Preset(PresetSummary):
     """A configuration that comes with the server and is known to work."""
 
@@ -199,8 +186,7 @@ class Preset(PresetSummary):
     """YAML, with comments."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(FrozenRecord):
     """A fact about a run that a person should know: a cause with its number, and one remedy."""
 
     code: str
@@ -219,8 +205,7 @@ class Finding:
     """When it was found."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Health:
+class Health(FrozenRecord):
     """The findings of a run."""
 
     findings: tuple[Finding, ...] = ()
@@ -232,8 +217,7 @@ STEPS_PER_SECOND: Final = "Performance/Agent Steps per Second"
 """The metric that every summary has, for the speed of runs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Metric:
+class Metric(FrozenRecord):
     """The newest value of a metric."""
 
     behavior: str
@@ -244,8 +228,7 @@ class Metric:
     at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class Series:
+class Series(FrozenRecord):
     """A metric over time in columns, ascending by step; after down-sampling an entry stands for several points."""
 
     run_id: str = ""
@@ -268,8 +251,7 @@ class Series:
     """Smoothed values at each entry's last point; null where `smoothing` is 0."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
+class RunSummary(FrozenRecord):
     """The fields that a run has in lists, too."""
 
     id: str
@@ -324,7 +306,6 @@ class RunSummary:
     updated_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunListed(RunSummary):
     """A run in a list, with the requested metrics."""
 
@@ -332,8 +313,7 @@ class RunListed(RunSummary):
     """By the texts of `metrics` in the request; null where the run has no such number."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DifferingKey:
+class DifferingKey(FrozenRecord):
     """A key of the configuration in which runs differ."""
 
     path: str
@@ -342,8 +322,7 @@ class DifferingKey:
     """One for each run, in their order; null where a run does not have the key."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunComparison:
+class RunComparison(FrozenRecord):
     """Several runs side by side."""
 
     runs: tuple[RunListed, ...]
@@ -354,8 +333,7 @@ class RunComparison:
     """Keys of the metrics that at least one of the runs has recorded."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelfPlay:
+class SelfPlay(FrozenRecord):
     """The state of a run's self-play, as its newest trainer reported it."""
 
     learning_team: int
@@ -364,7 +342,6 @@ class SelfPlay:
     """Elo rating of each behavior's policy that learns: the present one, not the mean of a summary."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Run(RunSummary):
     """A run."""
 
@@ -383,8 +360,7 @@ class Run(RunSummary):
     """The configuration with every default filled in."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
+class PlannedRun(FrozenRecord):
     """The run that a request would create: the answer to `validate_only`."""
 
     kind: RunKind
@@ -400,8 +376,7 @@ class PlannedRun:
     """A run has them as events, `config_doubted`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(FrozenRecord):
     """One key that was changed."""
 
     path: str
@@ -410,8 +385,7 @@ class Change:
     new: object = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Amendment:
+class Amendment(FrozenRecord):
     """One change of a run's configuration."""
 
     seq: int
@@ -422,8 +396,7 @@ class Amendment:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class Amendments:
+class Amendments(FrozenRecord):
     """The original configuration of a run, the present one, and the changes between them."""
 
     original_config: ResolvedConfig
@@ -436,8 +409,7 @@ class Amendments:
     """Ask for the next page with this as `page_token`; empty on the last page."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
+class Attempt(FrozenRecord):
     """One execution of a run by one worker."""
 
     number: int
@@ -480,8 +452,7 @@ class BottleneckCause(StrEnum):
     """Simulators wait while a checkpoint is taken."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bottleneck:
+class Bottleneck(FrozenRecord):
     """The part that limits a run's speed, measured over the last half minute."""
 
     cause: BottleneckCause | None = None
@@ -503,8 +474,7 @@ class Bottleneck:
     """The shares of all causes, by name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Profile:
+class Profile(FrozenRecord):
     """A request for sampled stacks of a trainer and its collectors."""
 
     run_id: str
@@ -521,8 +491,7 @@ class Profile:
     """Why there is none, as a sentence for people."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentParameter:
+class EnvironmentParameter(FrozenRecord):
     """One environment parameter of a run, and its lesson."""
 
     name: str
@@ -549,8 +518,7 @@ class EnvironmentParameter:
     reward 0.61, needs > 0.80; 74 of 100 episodes`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParameterEdit:
+class ParameterEdit(FrozenRecord):
     """A requested change that the trainer has not carried out yet."""
 
     seq: int
@@ -560,8 +528,7 @@ class ParameterEdit:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnvironmentParameters:
+class EnvironmentParameters(FrozenRecord):
     """The environment parameters of a run."""
 
     parameters: tuple[EnvironmentParameter, ...]
@@ -570,8 +537,7 @@ class EnvironmentParameters:
     never done."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Log:
+class Log(FrozenRecord):
     """A log file of an attempt."""
 
     attempt: int
@@ -581,8 +547,7 @@ class Log:
     updated_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogText:
+class LogText(FrozenRecord):
     """A part of a log. Bytes that are no UTF-8 are replaced; a character is never cut in two."""
 
     text: str
@@ -594,8 +559,7 @@ class LogText:
     """Bytes of the whole file at this time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemandSlots:
+class DemandSlots(FrozenRecord):
     """Numbers of live slots that have what a demand needs."""
 
     idle: int = 0
@@ -604,8 +568,7 @@ class DemandSlots:
     """With or without a run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueuedDemand:
+class QueuedDemand(FrozenRecord):
     """The waiting runs that demand the same of a slot."""
 
     demand: str
@@ -627,8 +590,7 @@ class QueuedDemand:
     """Why no slot takes the runs, if no live slot and no pool serves them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Queue:
+class Queue(FrozenRecord):
     """The waiting runs: all of them, or those that were asked for."""
 
     runs: int
@@ -642,8 +604,7 @@ class Queue:
     """The demand with the most runs first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulator:
+class Simulator(FrozenRecord):
     """One connection of a game process."""
 
     session_id: str
@@ -672,7 +633,6 @@ class Simulator:
     """The same as a sentence."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SimulatorListed(Simulator):
     """A simulator in the list of all runs."""
 
@@ -682,8 +642,7 @@ class SimulatorListed(Simulator):
     """That of the run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collector:
+class Collector(FrozenRecord):
     """A collector of a run's live attempt: the process that answers simulators with actions."""
 
     index: int
@@ -704,8 +663,7 @@ class Collector:
     """That waited for its network then."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Worker:
+class Worker(FrozenRecord):
     """One slot of a worker host."""
 
     id: str
@@ -729,16 +687,14 @@ class Worker:
     """Whether it hands its run back, too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectedWorkers:
+class SelectedWorkers(FrozenRecord):
     """The slots that a name stands for: one slot, or all of a host."""
 
     workers: tuple[Worker, ...]
     """None, if the host is cordoned and has not been heard of for long."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnnxTensor:
+class OnnxTensor(FrozenRecord):
     """An input or output of an ONNX model."""
 
     name: str
@@ -748,8 +704,7 @@ class OnnxTensor:
     """A text names a dimension that the caller chooses: `batch`, the number of agents."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnnxModel:
+class OnnxModel(FrozenRecord):
     """Inputs, outputs and actions of an ONNX model, for the game that loads it."""
 
     behavior: str
@@ -768,8 +723,7 @@ class OnnxModel:
     """Width of the memory of a recurrent policy (`recurrent_in`, `recurrent_out`); 0 without one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointFile:
+class CheckpointFile(FrozenRecord):
     """One file of a checkpoint."""
 
     name: str
@@ -781,8 +735,7 @@ class CheckpointFile:
     """Of an ONNX model; null for other files, and in checkpoints of earlier releases."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredBy:
+class ScoredBy(FrozenRecord):
     """The measurement behind a score."""
 
     kind: Literal["episodes", "evaluation", "metric"]
@@ -795,8 +748,7 @@ class ScoredBy:
     """Agent steps of the behavior when the first of them ended; null for a metric."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(FrozenRecord):
     """A complete state of a run, with its exported models."""
 
     id: str
@@ -833,8 +785,7 @@ class Checkpoint:
     """When retention deleted it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointVerified:
+class CheckpointVerified(FrozenRecord):
     """Result of comparing the checksums of all files of a checkpoint."""
 
     checkpoint: Checkpoint
@@ -846,8 +797,7 @@ class CheckpointVerified:
     """Bytes that were read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrunedCheckpoint:
+class PrunedCheckpoint(FrozenRecord):
     """A checkpoint that was deleted, or would be."""
 
     id: str
@@ -860,8 +810,7 @@ class PrunedCheckpoint:
     """The rule that it violates."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pruned:
+class Pruned(FrozenRecord):
     """Checkpoints that were deleted, or would be."""
 
     dry_run: bool
@@ -870,8 +819,7 @@ class Pruned:
     """Of all of them together."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointRequest:
+class CheckpointRequest(FrozenRecord):
     """A request for a checkpoint now."""
 
     run_id: str
@@ -886,8 +834,7 @@ class CheckpointRequest:
     """Why there is none, as a sentence."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class UploadedCheckpoint:
+class UploadedCheckpoint(FrozenRecord):
     """A checkpoint that was uploaded, for behaviors to begin with (`initialize_from`)."""
 
     id: str
@@ -909,8 +856,7 @@ class UploadedCheckpoint:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alias:
+class Alias(FrozenRecord):
     """A name of a checkpoint that can be moved to another one."""
 
     name: str
@@ -929,8 +875,7 @@ class Alias:
     """Name of the token that moved it last; null where that is not known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AliasMove:
+class AliasMove(FrozenRecord):
     """One move of an alias, or its deletion."""
 
     alias: str
@@ -947,8 +892,7 @@ class AliasMove:
 Verdict = Literal["pass", "fail", "undecided"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatchResult:
+class MatchResult(FrozenRecord):
     """Games of a candidate against a champion."""
 
     kind: Literal["match"]
@@ -1000,8 +944,7 @@ class MatchResult:
     max_games: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationResult:
+class EvaluationResult(FrozenRecord):
     """Episodes of a policy that plays alone."""
 
     kind: Literal["evaluate"]
@@ -1029,8 +972,7 @@ class EvaluationResult:
     threshold: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assessment:
+class Assessment(FrozenRecord):
     """The result so far of a run that evaluates policies."""
 
     run_id: str
@@ -1042,8 +984,7 @@ class Assessment:
     updated_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedObservation:
+class RecordedObservation(FrozenRecord):
     """One observation of an agent."""
 
     name: str
@@ -1057,8 +998,7 @@ class RecordedObservation:
     """As many as `shape` has, or none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedActions:
+class RecordedActions(FrozenRecord):
     """The actions of an agent."""
 
     continuous_size: int
@@ -1066,8 +1006,7 @@ class RecordedActions:
     """Number of choices of each branch."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordedBehavior:
+class RecordedBehavior(FrozenRecord):
     """Observations and actions of a behavior."""
 
     name: str
@@ -1075,8 +1014,7 @@ class RecordedBehavior:
     actions: RecordedActions
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
+class Spread(FrozenRecord):
     """Mean and range over complete episodes."""
 
     mean: float
@@ -1085,8 +1023,7 @@ class Spread:
     maximum: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemonstrationStatistics:
+class DemonstrationStatistics(FrozenRecord):
     """The content of a demonstration, in numbers."""
 
     transitions: int
@@ -1108,8 +1045,7 @@ class DemonstrationStatistics:
     """For each branch, how often each choice was taken."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemonstrationSummary:
+class DemonstrationSummary(FrozenRecord):
     """A demonstration in a list."""
 
     id: str
@@ -1135,7 +1071,6 @@ class DemonstrationSummary:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
 class Demonstration(DemonstrationSummary):
     """A recording of good behavior, with its statistics."""
 
@@ -1143,8 +1078,7 @@ class Demonstration(DemonstrationSummary):
     """Episodes, returns and actions."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ladder:
+class Ladder(FrozenRecord):
     """A set of players that are compared with each other."""
 
     id: str
@@ -1165,8 +1099,7 @@ class Ladder:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class Player:
+class Player(FrozenRecord):
     """A player of a ladder."""
 
     id: int
@@ -1188,8 +1121,7 @@ class Player:
     created_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rating:
+class Rating(FrozenRecord):
     """The strength of a player."""
 
     id: int
@@ -1213,8 +1145,7 @@ class Rating:
     """Rated matches against other players."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RatingSeries:
+class RatingSeries(FrozenRecord):
     """A player's ratings over its matches in columns, thinned to evenly spaced ones; the last entry is the newest."""
 
     id: int
@@ -1233,8 +1164,7 @@ class RatingSeries:
     sigma: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RatingHistory:
+class RatingHistory(FrozenRecord):
     """One series per player."""
 
     rated_through: int
@@ -1242,8 +1172,7 @@ class RatingHistory:
     series: tuple[RatingSeries, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PayoffPlayer:
+class PayoffPlayer(FrozenRecord):
     """A row and column of the payoff matrix."""
 
     id: int
@@ -1251,8 +1180,7 @@ class PayoffPlayer:
     kind: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Payoffs:
+class Payoffs(FrozenRecord):
     """Results of each player against each other one: rows against columns, in the players' order."""
 
     rated_through: int
@@ -1266,8 +1194,7 @@ class Payoffs:
     """Mean score, a draw counting as half a win; null where they never met."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Participant:
+class Participant(FrozenRecord):
     """One side of a match."""
 
     player: int
@@ -1282,8 +1209,7 @@ class Participant:
     """Training steps of the policy."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Match:
+class Match(FrozenRecord):
     """A finished match."""
 
     seq: int
@@ -1311,8 +1237,7 @@ class Match:
     participants: tuple[Participant, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Webhook:
+class Webhook(FrozenRecord):
     """A URL that receives events."""
 
     id: str
@@ -1337,7 +1262,6 @@ class Webhook:
     updated_at: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
 class WebhookWithSecret(Webhook):
     """A webhook with its secret, which no later answer has."""
 
@@ -1345,8 +1269,7 @@ class WebhookWithSecret(Webhook):
     """`whsec_...`, for the receiver's verification. It is shown only once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeliveryAttempt:
+class DeliveryAttempt(FrozenRecord):
     """One attempt to deliver a message."""
 
     number: int
@@ -1362,8 +1285,7 @@ class DeliveryAttempt:
     """The first characters of the receiver's answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Delivery:
+class Delivery(FrozenRecord):
     """A message for a webhook, with its attempts."""
 
     id: str
@@ -1388,7 +1310,6 @@ class Delivery:
     """All finished attempts, in order."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class DeliveryWithPayload(Delivery):
     """A message for a webhook, with its attempts and its body."""
 

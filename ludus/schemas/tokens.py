@@ -1,8 +1,10 @@
 """Tokens, the identity of a request, and the audit log."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
+
+from ludus.schemas.record import FrozenRecord
 
 
 class Scope(StrEnum):
@@ -18,8 +20,7 @@ class Scope(StrEnum):
     """Create and revoke the project's tokens, and read its audit log."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Token:
+class Token(FrozenRecord):
     """A token, without its secret."""
 
     id: str
@@ -40,7 +41,6 @@ class Token:
     revoked_at: datetime | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class NewToken(Token):
     """A token that was just created."""
 
@@ -49,8 +49,7 @@ class NewToken(Token):
     request."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Identity:
+class Identity(FrozenRecord):
     """The sender of this request."""
 
     name: str
@@ -68,8 +67,7 @@ class Identity:
     """The only ladder that it is for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditEntry:
+class AuditEntry(FrozenRecord):
     """A request that changed something, or tried to."""
 
     id: str

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from ludus.cli import ludus
 from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.client import Client, NotSaved, ServerUnreachable, WaitTimedOut
-from ludus.schemas.states import RunState
+from ludus.schemas.states import RunState, StopReason
 from server.runs.scheduling.order import Obstacle
 from server.runs.scheduling.repository import WaitingRuns
 from tests.ludus.cli.conftest import Invoke, printed
@@ -103,7 +103,7 @@ def test_a_run_is_created_as_soon_as_the_server_answers_if_a_deadline_allows_it(
     eventually(lambda: "trying again" in caplog.text)
     with serving_at(tmp_path / "home", int(server.rpartition(":")[2])) as world:
         (run,) = eventually(lambda: world.http.get("/v1/runs").json()["runs"])
-        world.claim(run["id"]).start().finish(RunState.FAILED)
+        world.claim(run["id"]).start().finish(RunState.FAILED, reason=StopReason.DIVERGED)
         command.join(60)
 
     assert ended[0].exit_code == Exit.RUN_FAILED, ended[0].output

@@ -120,8 +120,9 @@ def test_the_server_refuses_with_the_path(cli: Invoke, saved: list[str], argumen
 
 
 def test_without_simulators_it_says_how_to_start_some_and_a_time_out_cancels_the_run(
-    cli: Invoke, world: World, saved: list[str], tmp_path: Path
+    cli: Invoke, world: World, saved: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ludus.client.backoff.SHORTEST_SECONDS", 30.0)  # the server may be slow, and is not away
     report = tmp_path / "report.xml"
 
     waited = cli("gate", saved[1], "--against", saved[0], "--name", "idle", "--timeout", "1s", "--junit", str(report))

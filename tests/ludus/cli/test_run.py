@@ -484,6 +484,7 @@ def test_profile_does_not_wait_for_ever_for_a_worker_that_does_not_answer(
     cli: Invoke, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ludus.cli.run_data.PROFILE_SECONDS", 0.0)
+    monkeypatch.setattr("ludus.client.backoff.SHORTEST_SECONDS", 30.0)  # the server may be slow, and is not away
     trainer = world.claim(world.create(name="silent")["id"]).start()
 
     result = cli("run", "profile", trainer.run_id, "--seconds", "1")
