@@ -78,13 +78,7 @@ def ends_with(run: FakeRun, code: CloseCode) -> None:
     run.on_step = on_step
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        (CloseCode.RUN_FAILED, 4),
-        (CloseCode.BEHAVIOR_NOT_CONFIGURED, 1),
-    ],
-)
+@pytest.mark.parametrize(("code", "expected"), [(CloseCode.RUN_FAILED, 4), (CloseCode.BEHAVIOR_NOT_CONFIGURED, 1)])
 def test_the_exit_code_says_how_the_run_ended(
     run: FakeRun, build: Path, tmp_path: Path, code: CloseCode, expected: int
 ) -> None:

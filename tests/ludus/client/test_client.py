@@ -9,15 +9,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from ludus.client import (
-    Busy,
-    Client,
-    DownloadDamaged,
-    NotFound,
-    NotSendable,
-    ProblemAnswer,
-    ServerUnreachable,
-)
+from ludus.client import Busy, Client, DownloadDamaged, NotFound, NotSendable, ProblemAnswer, ServerUnreachable
 from ludus.client.transport import as_json
 from ludus.protocol.credentials import Credential, credential
 from ludus.schemas import Event

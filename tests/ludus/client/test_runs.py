@@ -4,9 +4,7 @@ import threading
 
 import pytest
 
-from ludus.client import (
-    Client,
-)
+from ludus.client import Client
 from tests.server.app.world import CARTPOLE, World
 
 

@@ -4,13 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from ludus.config.behavior import (
-    TRAINERS,
-    BehaviorConfig,
-    CloneConfig,
-    DQNConfig,
-    ReinforcementConfig,
-)
+from ludus.config.behavior import TRAINERS, BehaviorConfig, CloneConfig, DQNConfig, ReinforcementConfig
 from ludus.config.network import NetworkSettings
 from tests.server.config.checks import DEMONSTRATION, behavior, codes_of, config_of, ppo_of, problem_of
 
