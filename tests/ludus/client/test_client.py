@@ -9,7 +9,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from ludus.client import Busy, Client, DownloadDamaged, NotFound, NotSendable, ProblemAnswer, ServerUnreachable
+from ludus.client import Busy, Client, NotSendable, ProblemAnswer, ServerUnreachable
 from ludus.client.transport import as_json
 from ludus.protocol.credentials import Credential, credential
 from ludus.schemas import Event
@@ -55,26 +55,6 @@ def test_metrics_checkpoints_logs_attempts_simulators_and_workers_are_typed(
     assert simulator.behaviors == ("CartPole",)
     assert client.runs.attempts(run)[0].worker_id == "host/1/1"
     assert client.workers.list() == []
-
-
-def test_a_download_is_verified_and_all_or_nothing(client: Client, world: World, tmp_path: Path) -> None:
-    content = bytes(range(256)) * 2000
-    trainer = world.claim(client.runs.create(CARTPOLE).id).start()
-    checkpoint = trainer.save(100, {"CartPole.onnx": content}, tmp_path)
-    target = tmp_path / "models" / "CartPole.onnx"
-
-    client.checkpoints.download(trainer.run_id, "latest", "CartPole.onnx", target)
-    assert target.read_bytes() == content
-
-    stored = world.services.settings.storage.root / f"runs/{trainer.run_id}/1/checkpoints/100/CartPole.onnx"
-    stored.write_bytes(b"\xff" + content[1:])
-    with pytest.raises(DownloadDamaged):
-        client.checkpoints.download(trainer.run_id, checkpoint, "CartPole.onnx", target)
-    with pytest.raises(NotFound):
-        client.checkpoints.download(trainer.run_id, checkpoint, "Other.onnx", target)
-
-    assert target.read_bytes() == content
-    assert list(target.parent.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("server", ["not a url", "http://[::1", "ftp://127.0.0.1"])

@@ -130,12 +130,15 @@ def test_what_is_damaged_is_not_kept_however_it_arrived(world: World, trainer: T
     stored = world.services.settings.storage.root / f"runs/{trainer.run_id}/1/checkpoints/100/CartPole.onnx"
     stored.write_bytes(CONTENT[:-1] + b"?")
     target = tmp_path / "models" / "model.onnx"
+    target.parent.mkdir()
+    target.write_bytes(b"an older model")
 
     with breaking(world, first(1)) as (line, client), pytest.raises(DownloadDamaged):
         client.checkpoints.download(trainer.run_id, "latest", "CartPole.onnx", target)
 
     assert len(line.heads) == 2
-    assert list(target.parent.iterdir()) == []
+    assert [*target.parent.iterdir()] == [target]
+    assert target.read_bytes() == b"an older model"
 
 
 def test_a_refusal_in_the_middle_ends_a_download_at_once(world: World, trainer: Trainer, tmp_path: Path) -> None:
