@@ -57,7 +57,7 @@ except SimulatorError as error:
 COLLECTING = """
 import sys
 import numpy as np
-import ludus.cli.collect, ludus.collector.edge.process
+import ludus.cli.collect, ludus.collector.edge
 from ludus.collector.policy import ActingPolicy
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec

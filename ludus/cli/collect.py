@@ -115,7 +115,7 @@ class OwnCollector:
 
     async def _run(self) -> None:
         # What it needs, a light installation lacks.
-        from ludus.collector.edge.process import edge_collector  # noqa: PLC0415
+        from ludus.collector.edge import edge_collector  # noqa: PLC0415
 
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         try:
@@ -164,7 +164,7 @@ def collect(
 
 async def _collect(target: Target, host: str, port: int) -> RunEnd:
     # What it needs, a light installation lacks; `ludus --help` works there.
-    from ludus.collector.edge.process import edge_collector  # noqa: PLC0415
+    from ludus.collector.edge import edge_collector  # noqa: PLC0415
 
     try:
         async with edge_collector(target, logger.log, host=host, port=port) as edge:

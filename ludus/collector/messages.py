@@ -9,7 +9,7 @@ trainer as they are (`worker.collectors.events`) name it by its name.
 import json
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -67,12 +67,16 @@ def read(frame: Frame) -> Message:
     return read_record(Message.classes[name.decode()], json.loads(fields))
 
 
+EDGE_VERSION: Final = 6
+"""Of the messages between an edge collector and its attempt. Both speak the same one, or the collector is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Introduction(Message):
     """The first message of an edge collector."""
 
     version: int
-    """Of the protocol of edge collectors: `ludus.collector.edge.VERSION`."""
+    """Of the protocol of edge collectors: `EDGE_VERSION`."""
     session_id: str
     """Drawn once per process."""
     host: str

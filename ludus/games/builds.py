@@ -71,7 +71,7 @@ async def play(settings: GameSettings) -> RunEnd:
 async def _play_here(settings: GameSettings) -> RunEnd:
     """Play with an edge collector in this process."""
     # What it needs, a light installation lacks.
-    from ludus.collector.edge.process import edge_collector  # noqa: PLC0415
+    from ludus.collector.edge import edge_collector  # noqa: PLC0415
 
     async with edge_collector(settings.target, logger.log, shares_memory=True) as collector:
         target = replace(

@@ -189,6 +189,6 @@ class Blocked:
 for name in {POSIX_ONLY!r}:
     sys.modules.pop(name, None)
 sys.meta_path.insert(0, Blocked())
-import ludus.cli.collect, ludus.collector.edge.process
+import ludus.cli.collect, ludus.collector.edge
 """
     run_isolated(program, cwd=tmp_path)

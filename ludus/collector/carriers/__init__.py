@@ -2,5 +2,4 @@
 
 `connection` is what a collector sees of either. A collector of the worker has a `local` one; an edge collector has a
 `stream`, or on the worker's own host the channel of its place, which a `neighbor` may take, and is local then, too.
-`choice` decides between these two.
 """

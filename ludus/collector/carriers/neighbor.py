@@ -9,15 +9,18 @@ writes no more: until then its blocks are lent to no one else, however long it i
 """
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from ludus.collector.carriers.connection import LearnerConnection
+from ludus.collector.carriers.local import LocalConnection
 from ludus.collector.channel import Channel
 
 HAS_ABSTRACT_SOCKETS: Final = sys.platform.startswith("linux")
@@ -95,3 +98,23 @@ async def take_channel(name: bytes, seconds: float = TAKE_SECONDS) -> Channel | 
     if not answered.is_set():
         raise TimeoutError
     return None
+
+
+async def choose_carrier(
+    stream: LearnerConnection, offers: Sequence[bytes], report: Callable[[int, str], None]
+) -> LearnerConnection:
+    """Return a connection in the memory of a worker of this machine, or else `stream`.
+
+    `offers` are the names of the channels that the worker offers (`ChannelOffer`); `report` takes a level of `logging`
+    and a sentence for people.
+    """
+    for name in offers:
+        try:
+            channel = await take_channel(name)
+        except TimeoutError:
+            silent = f"the worker is on this machine, but did not share its memory within {TAKE_SECONDS:.0f} s"
+            report(logging.WARNING, f"{silent}: steps go to it over the network stream")
+        else:
+            if channel is not None:
+                return LocalConnection(channel)
+    return stream

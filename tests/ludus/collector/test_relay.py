@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from ludus.collector.edge.process import EdgeCollector
+from ludus.collector.edge import EdgeCollector
 from ludus.collector.messages import SimulatorStarted
 from ludus.sdk import CannotConnect
 from ludus.sdk.connection import SimulatorConnection

@@ -21,8 +21,7 @@ import structlog
 from ludus.collector import commands, messages
 from ludus.collector.carriers.frames import BadFrame, FrameAssembler
 from ludus.collector.channel import Channel, ChannelClosedError
-from ludus.collector.edge import VERSION
-from ludus.collector.messages import Kind, read
+from ludus.collector.messages import EDGE_VERSION, Kind, read
 from ludus.collector.process import bind, run
 from ludus.collector.service import make_server
 from ludus.collector.settings import CollectorSettings
@@ -112,10 +111,10 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
         introduction = read_message(frame)
         if frame.kind != Kind.MESSAGE or not isinstance(introduction, messages.Introduction):
             raise Violation("unexpected_message", "the first frame of a collector is its introduction")
-        if introduction.version != VERSION:
+        if introduction.version != EDGE_VERSION:
             raise Violation(
                 "protocol_version",
-                f"this run speaks version {VERSION} of the edge collectors' protocol, not {introduction.version}: "
+                f"this run speaks version {EDGE_VERSION} of the edge collectors' protocol, not {introduction.version}: "
                 "install the same version of ludus on both machines",
             )
         self._check_ticket(ticket, introduction.session_id)

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ludus.collector.carriers.choice import choose_carrier
 from ludus.collector.carriers.local import LocalConnection
-from ludus.collector.carriers.neighbor import ChannelOffer, take_channel
+from ludus.collector.carriers.neighbor import ChannelOffer, choose_carrier, take_channel
 from ludus.collector.channel import Channel
 
 

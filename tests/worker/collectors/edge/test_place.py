@@ -15,7 +15,6 @@ from ludus.collector.carriers.columns import gather
 from ludus.collector.carriers.frames import FrameAssembler, pack
 from ludus.collector.channel import Frame
 from ludus.collector.commands import OpponentAssignment
-from ludus.collector.edge import VERSION
 from ludus.collector.messages import Kind, Message, pack_numbered
 from ludus.collector.segments import Segments
 from ludus.protocol import simulation_pb2 as pb
@@ -74,7 +73,7 @@ class Stranger:
 
     def join(self) -> int:
         """Take a place; return the first number for simulators there."""
-        self.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
+        self.tell(messages.Introduction(messages.EDGE_VERSION, "stranger", "elsewhere"))
         settings = messages.read(self.receive(commands.Settings))
         assert isinstance(settings, commands.Settings)
         self.tell(messages.Listening(0))
@@ -129,7 +128,7 @@ def test_a_ticket_opens_one_stream_of_the_collector_that_it_names_and_a_copy_of_
             if taken:
                 stranger.join()
             else:
-                stranger.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
+                stranger.tell(messages.Introduction(messages.EDGE_VERSION, "stranger", "elsewhere"))
                 assert stranger.refusal() in {"ticket_expired", "bad_ticket"}
             stranger.close()
         assert len(it.heard(EdgeCollectorJoined)) <= 1
@@ -161,7 +160,7 @@ def test_a_stranger_that_names_the_session_of_another_collectors_simulator_chang
         simulator = player(run.endpoints[0].address, session_id="player-1")
         simulator.play([1, 2], 3)
         stranger = Stranger(reader_of(run))
-        stranger.tell(messages.Introduction(VERSION, "stranger", "elsewhere"))
+        stranger.tell(messages.Introduction(messages.EDGE_VERSION, "stranger", "elsewhere"))
         stranger.receive(commands.Settings)
         connected = messages.SimulatorConnected("sim-1", OWN_NUMBER, 0, "there", "tests/1", (SPEC.name,))
 
@@ -470,7 +469,7 @@ def test_steps_that_nobody_granted_end_the_place() -> None:
 
 
 def test_another_version_of_the_protocol_is_refused_with_the_remedy(run: Learner, stranger: Stranger) -> None:
-    stranger.tell(messages.Introduction(VERSION + 1, "stranger", "elsewhere"))
+    stranger.tell(messages.Introduction(messages.EDGE_VERSION + 1, "stranger", "elsewhere"))
 
     assert stranger.refusal() == "protocol_version"
     assert not run.heard(EdgeCollectorJoined)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import grpc
 import grpc.aio
 
-from ludus.collector.edge.process import EdgeCollector
+from ludus.collector.edge import EdgeCollector
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import COLLECTOR_SERVICE, SESSION_ID_METADATA
 from ludus.sdk.errors import SimulatorError

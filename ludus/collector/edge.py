@@ -1,7 +1,8 @@
-"""The edge collector: joins a run, serves the games of this machine, and outlives the attempts that it works for.
+"""The edge collector: a collector beside the games, which acts there and sends finished segments to the run.
 
-The server that games dial is this object's. Everything else (`CollectorServer`, with its sessions and policies) belongs
-to one session with one attempt, and is made anew for the next: while there is none, games are told to wait.
+It joins a run, serves the games of this machine, and outlives the attempts that it works for. The server that games
+dial is this object's. Everything else (`CollectorServer`, with its sessions and policies) belongs to one session with
+one attempt, and is made anew for the next: while there is none, games are told to wait.
 """
 
 import asyncio
@@ -17,12 +18,11 @@ import structlog
 from threadpoolctl import threadpool_limits
 
 from ludus.collector import commands
-from ludus.collector.carriers.choice import choose_carrier
 from ludus.collector.carriers.frames import BadFrame
 from ludus.collector.carriers.local import LocalConnection
+from ludus.collector.carriers.neighbor import choose_carrier
 from ludus.collector.carriers.stream import EdgeConnection, StreamEnded
-from ludus.collector.edge import VERSION
-from ludus.collector.messages import Failed, Introduction, Listening, read
+from ludus.collector.messages import EDGE_VERSION, Failed, Introduction, Listening, read
 from ludus.collector.policy import PolicyFactory
 from ludus.collector.server import CollectorServer
 from ludus.collector.service import METHOD, SimulationHandler, join_handler, make_server, relayed
@@ -174,7 +174,7 @@ class EdgeCollector:
         stream: Any = endpoint.channel.stream_stream
         metadata = ((TICKET_METADATA, endpoint.assignment.ticket),)
         async with EdgeConnection(stream(f"{COLLECTOR_SERVICE}Collect")(metadata=metadata)) as connection:
-            connection.tell(Introduction(VERSION, self._target.session_id, platform.node()))
+            connection.tell(Introduction(EDGE_VERSION, self._target.session_id, platform.node()))
             try:
                 async with asyncio.timeout(SETTINGS_SECONDS):
                     start = read(first := await connection.first_frame())
@@ -211,8 +211,8 @@ class EdgeCollector:
 
     async def _serve(self, collector: CollectorServer) -> commands.CloseAll | None:
         """Serve games until the attempt ends; return its last message, None if the connection broke."""
-        simulators = SimulationHandler(collector.host, collector.listener)
-        players = UnityHandler(collector.host, collector.listener, tickets=False)
+        simulators = SimulationHandler(collector.host)
+        players = UnityHandler(collector.host, tickets=False)
         self._door.simulators, self._door.players, self._serving = simulators, players, True
         ticking = asyncio.ensure_future(collector.tick_forever())
         try:
