@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from ludus.collector.silence import Silence
 from tests.waiting import eventually
+from worker.collectors.processes import Silence
 
 Start = Callable[[str], int]
 
