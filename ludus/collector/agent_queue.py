@@ -13,8 +13,10 @@ import numpy as np
 from ludus.collector.agents import AgentIndex, Agents, Slots
 from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.rows import join_decisions, join_masks, join_observations, join_terminals, join_ticks
+from ludus.collector.snapshots.state import State
 from ludus.collector.step_quota import StepQuota
-from ludus.protocol.batches import Array, BehaviorBatch, Bytes, Floats, Ints
+from ludus.protocol.batches import Array, BehaviorBatch, Bytes, DecisionBatch, Floats, Ints
+from ludus.protocol.codes import CloseCode, ProtocolError
 
 
 class SessionCallbacks(Protocol):
@@ -102,6 +104,18 @@ class Staged(NamedTuple):
     decisions: Slots | None
 
 
+class Returning(NamedTuple):
+    """The agents of a session that go on where they were in a checkpoint (`ludus.collector.snapshots.agents`)."""
+
+    member: SessionCallbacks
+    agent_index: AgentIndex
+    step_id: int
+    decisions: DecisionBatch | None
+    """The agents that ask again; None where none waits."""
+    saved: State
+    """Their snapshot."""
+
+
 class EpisodeObserver(Protocol):
     """Observes episode starts and ends before they are recorded."""
 
@@ -132,6 +146,8 @@ class AgentQueue:
     staged: list[Staged] = field(default_factory=list)
     waiting: list[Batch] = field(default_factory=list)
     """Batches that were not answered in the turn of their arrival, oldest first."""
+    returning: list[Returning] = field(default_factory=list)
+    """Agents that wait for a round in which they can go on from a checkpoint."""
 
     def __post_init__(self) -> None:
         self.quota = self.recorder.quota
@@ -142,6 +158,9 @@ class AgentQueue:
 
     def stage(self, member: SessionCallbacks, agent_index: AgentIndex, step_id: int, batch: BehaviorBatch) -> None:
         """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
+        if self.returns(agent_index):
+            message = "a simulator that goes on from a checkpoint sends nothing more before it is answered"
+            raise ProtocolError(CloseCode.DECISION_PENDING, message)
         if agent_index.staged:
             self._absorb(self._join())  # this message builds on one that is staged
         agents = self.recorder.agents
@@ -156,8 +175,18 @@ class AgentQueue:
         if len(self.staged) == 1:
             self.schedule()
 
+    def restore_later(self, returning: Returning) -> None:
+        """Restore the agents of a session in a later turn."""
+        self.returning.append(returning)
+        self.schedule()
+
+    def returns(self, agent_index: AgentIndex) -> bool:
+        """Whether a session waits to be restored."""
+        return bool(self.returning) and any(returning.agent_index is agent_index for returning in self.returning)
+
     def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session."""
+        self.returning = [returning for returning in self.returning if returning.agent_index is not agent_index]
         self.staged = [item for item in self.staged if item.agent_index is not agent_index]
         for batch in self.waiting:
             keep = np.repeat(

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 from ludus.collector.agents import AgentIndex
 from ludus.collector.answers import encode_answer
-from ludus.collector.host import Host
-from ludus.collector.session import Session, SessionListener
+from ludus.collector.session import Host, Session
 from ludus.collector.snapshots.sessions import SessionCheckpoints
 from ludus.collector.snapshots.state import SessionSnapshot
 from ludus.protocol import simulation_pb2 as pb
@@ -41,8 +40,8 @@ BEFORE_RESET = -1
 class NativeSession(Session):
     """One simulator on a stream of its own."""
 
-    def __init__(self, host: Host, listener: SessionListener, peer: str, send: Callable[[bytes], None]) -> None:
-        super().__init__(host, listener, peer)
+    def __init__(self, host: Host, peer: str, send: Callable[[bytes], None]) -> None:
+        super().__init__(host, peer)
         self._send = send
         self._layouts: dict[str, BehaviorLayout] = {}
         self._step_id = 0
@@ -68,7 +67,7 @@ class NativeSession(Session):
             if self.checkpoints is None:
                 check_saved(request.saved, asked=0)
             elif self.checkpoints.saved(request.saved):
-                self._listener.position_came()
+                self._host.listener.position_came()
 
     def answer(
         self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
@@ -147,7 +146,7 @@ class NativeSession(Session):
         self.draws = ParameterDraws({}, number)
         if hello.resumes:
             self.checkpoints = SessionCheckpoints(self, self._host, former, self.draws, self.send)
-        self._listener.welcomed(self, [spec.name for spec in specs], hello.client)
+        self._host.listener.welcomed(self, [spec.name for spec in specs], hello.client)
         self._welcome(former)
         for spec in specs:
             self._learn_of(spec)
@@ -201,9 +200,6 @@ class NativeSession(Session):
         elif stats:
             self._host.stats.add(stats, BEFORE_RESET)
         if is_current:
-            for batch in batches:
-                if batch.behavior in self.agent_indexes:
-                    self._host.returning.check(self.agent_indexes[batch.behavior][1])
             self._stage(step_id, batches)
 
     def _resume(self, step_id: int, batches: list[BehaviorBatch]) -> bool:

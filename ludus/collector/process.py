@@ -58,8 +58,8 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
         redirect_output(Path(settings.log_path))
     bind_process(run_id=settings.run_id, attempt=settings.attempt, collector=start.index)
     server = make_server(settings.max_message_bytes, settings.bind_host, tls=settings.tls is not None)
-    simulators = SimulationHandler(collector.host, collector.listener)
-    players = [UnityHandler(collector.host, collector.listener, tickets=settings.ticket_key is not None)]
+    simulators = SimulationHandler(collector.host)
+    players = [UnityHandler(collector.host, tickets=settings.ticket_key is not None)]
     server.add_generic_rpc_handlers((simulators, *players))
     servers = [server]
     if settings.ticket_key is None:
@@ -68,7 +68,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     port = collector.host.port = bind(server, settings, start.index)
     if settings.unity_port is not None:
         # Clients of this port are on this host: no ticket.
-        players.append(UnityHandler(collector.host, collector.listener, tickets=False))
+        players.append(UnityHandler(collector.host, tickets=False))
         servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
     for each in servers:
         await each.start()

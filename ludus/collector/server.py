@@ -20,16 +20,16 @@ from ludus.collector.agent_waits import CHECKPOINT, LEARNER, NETWORK, STRAGGLERS
 from ludus.collector.behaviors import Behaviors
 from ludus.collector.carriers.connection import LearnerConnection
 from ludus.collector.channel import Frame
-from ludus.collector.host import Host
 from ludus.collector.messages import Kind, read, unpack_numbered
 from ludus.collector.native import NativeSession
 from ludus.collector.policy import PolicyFactory
 from ludus.collector.runner_factory import RunnerFactory
 from ludus.collector.runners import LearningRunner
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Session, SessionListener
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, Host, Session, SessionListener
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.barrier import CheckpointBarrier
-from ludus.collector.snapshots.state import State
+from ludus.collector.snapshots.state import SessionSnapshot, State
+from ludus.collector.stats import StatSums
 from ludus.collector.ticks import BatchTicks
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.tickets import TicketChecker
@@ -62,32 +62,33 @@ class CollectorServer:
         self._index = start.index
         self.link = link
         self._loop = asyncio.get_running_loop()
-        self.host = host = Host(
-            settings,
-            self._loop.time,
-            time.time,
-            None
-            if settings.ticket_key is None
-            else TicketChecker(settings.ticket_key, settings.run_id, settings.attempt, start.generation),
-            itertools.count(start.first_number, start.number_step),
-            itertools.count(1),
-            link.tell,
-            {},
-        )
         self.sessions: set[Session] = set()
         """Open sessions."""
         self._by_session_id: dict[str, Session] = {}
-        self._barrier = CheckpointBarrier(restored, host.snapshots, lambda payload: link.send(Kind.SNAPSHOTS, payload))
-        self._ticks = BatchTicks(link, host.stats, host.returning, self._finish_checkpoint, self.fail)
+        snapshots, stats = dict[str, SessionSnapshot](), StatSums()
+        self._barrier = CheckpointBarrier(restored, snapshots, lambda payload: link.send(Kind.SNAPSHOTS, payload))
+        self._ticks = BatchTicks(link, stats, self._finish_checkpoint, self.fail)
         factory = RunnerFactory(settings, start, policies, self._ticks.schedule)
         self._behaviors = Behaviors(link, factory, self._ticks.opponents_of, self._barrier.restore)
         self._runners = self._behaviors.runners
-        self.listener = SessionListener(
-            opened=self.sessions.add,
-            announced=self._behaviors.announced,
-            welcomed=self._welcomed,
-            position_came=self._finish_checkpoint,
-            ended=self._ended,
+        key = settings.ticket_key
+        self.host = Host(
+            settings=settings,
+            now=self._loop.time,
+            wall_clock=time.time,
+            tickets=None if key is None else TicketChecker(key, settings.run_id, settings.attempt, start.generation),
+            numbers=itertools.count(start.first_number, start.number_step),
+            index_numbers=itertools.count(1),
+            tell=link.tell,
+            listener=SessionListener(
+                opened=self.sessions.add,
+                announced=self._behaviors.announced,
+                welcomed=self._welcomed,
+                position_came=self._finish_checkpoint,
+                ended=self._ended,
+            ),
+            snapshots=snapshots,
+            stats=stats,
         )
         self._next_stats = 0.0
         self._measured = (self._loop.time(), time.thread_time(), seconds_without_processor())

@@ -14,9 +14,8 @@ import grpc
 import grpc.aio
 import structlog
 
-from ludus.collector.host import Host
 from ludus.collector.native import NativeSession
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE, SessionListener
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, LEFT, MISTAKE, Host
 from ludus.http2.calls import BROKEN, EOF, Call, GrpcCall, StreamCall, UnaryCall
 from ludus.http2.server import Http2Server, ServerCall
 from ludus.protocol import simulation_pb2 as pb
@@ -42,8 +41,8 @@ MIN_PING_MS = 5_000
 class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Connect, with a session per stream."""
 
-    def __init__(self, host: Host, listener: SessionListener) -> None:
-        self._host, self._listener = host, listener
+    def __init__(self, host: Host) -> None:
+        self._host = host
         self._handler = grpc.stream_stream_rpc_method_handler(self._connect)
         self.lingering = 0
         """Streams whose session is over, and whose client has not ended them yet."""
@@ -55,7 +54,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
     async def _connect(self, _: AsyncIterator[bytes] | None, context: StreamCall) -> None:
         loop = asyncio.get_running_loop()
         call: Call = context if isinstance(context, ServerCall) else GrpcCall(context)
-        session = NativeSession(self._host, self._listener, call.peer(), call.put)
+        session = NativeSession(self._host, call.peer(), call.put)
         reading = loop.create_task(self._read(session, call))
         ended: asyncio.Future[None] = loop.create_future()
         session.on_end = functools.partial(ended.set_result, None)
@@ -69,7 +68,7 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
             log.info("session_drain_timed_out", session_id=session.session_id, number=session.number)
         finally:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
-            self._listener.ended(session)
+            self._host.listener.ended(session)
             self.lingering += 1
             try:
                 # A client whose write fails on an ended stream loses the messages that it has not read yet: Close.

@@ -1,4 +1,4 @@
-"""A simulator's session in a collector, independent of its protocol.
+"""A simulator's session in a collector, independent of its protocol; and the collector as its sessions see it.
 
 The state machines of the protocols are in `native` and `unity.session`; neither knows its transport. Whatever happens
 in a session, the others don't notice.
@@ -7,16 +7,18 @@ in a session, the others don't notice.
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ludus.collector import messages
 from ludus.collector.agent_queue import AgentQueue
 from ludus.collector.agents import AgentIndex
-from ludus.collector.host import Host
-from ludus.collector.messages import SimulatorTimes
-from ludus.collector.stats import MAX_KEYS
+from ludus.collector.messages import Message, SimulatorTimes
+from ludus.collector.settings import CollectorSettings
+from ludus.collector.snapshots.state import SessionSnapshot
+from ludus.collector.stats import MAX_KEYS, StatSums
+from ludus.collector.unity.diagnostics import Connections
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
@@ -28,7 +30,7 @@ from ludus.protocol.contract import (
 )
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
-from ludus.protocol.tickets import TicketExpired, TicketInvalid
+from ludus.protocol.tickets import TicketChecker, TicketExpired, TicketInvalid
 
 LEFT = "left"
 """Code of a session that the client ended in good order."""
@@ -60,12 +62,39 @@ class SessionListener:
     ended: "Callable[[Session], None]"
 
 
+@dataclass(slots=True)
+class Host:
+    """One collector, as its sessions see it: settings, clock, numbers of simulators, and reports to the learner."""
+
+    settings: CollectorSettings
+    """Its newest settings; the environment parameters in them change."""
+    now: Callable[[], float]
+    """The event loop's time in seconds."""
+    wall_clock: Callable[[], float]
+    """Seconds since 1970."""
+    tickets: TicketChecker | None
+    """None where no tickets are needed."""
+    numbers: Iterator[int]
+    """Numbers for simulators that come without a ticket, unique among the collectors."""
+    index_numbers: Iterator[int]
+    """Numbers for agent indexes."""
+    tell: Callable[[Message], None]
+    """Sends the learner a message."""
+    listener: SessionListener
+    snapshots: dict[str, SessionSnapshot]
+    """Snapshots of an earlier attempt by session id, each until its simulator has come back."""
+    stats: StatSums
+    """Numbers that simulators have reported since the last report to the learner."""
+    connections: Connections = field(default_factory=Connections)
+    port: int = 0
+    """Port on which the collector listens, once it does."""
+
+
 class Session(ABC):
     """One simulator."""
 
-    def __init__(self, host: Host, listener: SessionListener, peer: str) -> None:
+    def __init__(self, host: Host, peer: str) -> None:
         self._host = host
-        self._listener = listener
         self.peer = peer
         self.session_id = ""
         self.number = -1
@@ -100,7 +129,7 @@ class Session(ABC):
         """Since the last `take_times`: steps, seconds away, and seconds that the game says it took."""
         self._quickest_way = math.inf
         """Since the last `take_times`, in seconds."""
-        listener.opened(self)
+        host.listener.opened(self)
 
     # Differences of the protocols -------------------------------------------------------------------------------
 
@@ -271,7 +300,7 @@ class Session(ABC):
         check_introduction(spec, self.specs)
         if spec.name not in self.specs:
             self.specs[spec.name] = spec
-            runner_of = self._listener.announced(self, spec)
+            runner_of = self._host.listener.announced(self, spec)
             if runner_of is not None:
                 self.admit(spec, runner_of)
             if self.started:

@@ -12,7 +12,7 @@ from ludus.collector.matches import MatchRecorder
 from ludus.collector.messages import Kind, pack_numbered
 from ludus.collector.opponents import OpponentRunner
 from ludus.collector.runners import LearningRunner, PolicyRunner
-from ludus.collector.snapshots.returning import ReturningSessions
+from ludus.collector.snapshots.agents import restore_returning
 from ludus.collector.stats import StatSums
 
 log = structlog.get_logger()
@@ -28,14 +28,12 @@ class BatchTicks:
         self,
         link: LearnerConnection,
         stats: StatSums,
-        returning: ReturningSessions,
         rested: Callable[[], None],
         failed: Callable[[Exception], None],
     ) -> None:
         """`rested` is called after all turns that were due, `failed` with a mistake of ours."""
         self._stats = stats
         self._link = link
-        self._returning = returning
         self.reports = True
         """Whether the learner may be told: not between the snapshot for a checkpoint and its end."""
         self._rested = rested
@@ -65,7 +63,7 @@ class BatchTicks:
 
     def _run(self, runner: PolicyRunner) -> None:
         last = runner.staged[-1].agent_index.simulator if runner.staged else None
-        missing_blocks = self._returning.restore(runner)
+        missing_blocks = restore_returning(runner) if runner.returning else 0
         report = runner.run()
         if runner.waiting or runner.waits.reason is not None:  # in most turns, neither
             runner.observe_waits(self._loop.time(), last)

@@ -1,18 +1,19 @@
 """Snapshots of the agents of one session with their open segments.
 
-None of the agents acts when the snapshot is taken (`Agents.is_at_rest`). It is part of a `SessionSnapshot`.
+None of the agents acts when the snapshot is taken (`Agents.is_at_rest`). It is part of a `SessionSnapshot`. They are
+restored once a round has been granted in which they can go on.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from ludus.collector.agent_queue import AgentQueue, Batch, Part
 from ludus.collector.agents import WAITING, AgentIndex, Agents, Slots
-from ludus.collector.arena import ArenaLayout
 from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.segment_builder import LENGTH
+from ludus.collector.snapshots.state import State
 
 COLUMNS = (
     *("records", "state", "memory", "returns", "group_returns", "decisions", "steps"),
@@ -20,10 +21,8 @@ COLUMNS = (
 )
 """The columns of `Agents` that are kept, beside the steps of their open segments."""
 
-AgentsSnapshot = Mapping[str, Any]
 
-
-def snapshot(recorder: TrajectoryRecorder, agent_index: AgentIndex) -> dict[str, Any]:
+def snapshot(recorder: TrajectoryRecorder, agent_index: AgentIndex) -> State:
     """Return a session's agents, and the steps of their open segments, as copies."""
     agents, slots = recorder.agents, agent_index.slots
     rows = _rows_of(recorder, slots)
@@ -36,18 +35,34 @@ def snapshot(recorder: TrajectoryRecorder, agent_index: AgentIndex) -> dict[str,
     }
 
 
-def waiting_of(agents: AgentsSnapshot) -> set[int]:
+def waiting_of(agents: State) -> set[int]:
     """Return the ids of the agents that waited."""
     ids: set[int] = set(agents["records"][agents["state"] == WAITING, 1].tolist())
     return ids
 
 
-def blocks_of(agents: AgentsSnapshot, layout: ArenaLayout) -> int:
-    """Return how many blocks `restore` needs."""
-    return int((-(-agents["records"][:, LENGTH] // layout.rows)).sum())
+def restore_returning(queue: AgentQueue) -> int:
+    """Restore all sessions that return to a queue, once there are a round and room for their segments.
+
+    The agents that ask wait in the queue then. Returns how many blocks the segments of sessions that wait on need.
+    """
+    recorder, rows = queue.recorder, queue.recorder.arena.layout.rows
+    blocks = sum(int((-(-returning.saved["records"][:, LENGTH] // rows)).sum()) for returning in queue.returning)
+    if queue.recorded and (recorder.quota.number is None or blocks > len(recorder.segments.blocks)):
+        return blocks
+    ready, queue.returning = queue.returning, []
+    for member, agent_index, step_id, decisions, saved in ready:
+        restore(recorder, agent_index, saved)
+        if decisions is not None:
+            slots = recorder.agents.slots(agent_index, decisions.agent_ids)
+            part = Part(member, agent_index, step_id, len(slots), int(recorder.agents.tick[slots[0]]))
+            queue.waiting.append(Batch([part], slots, decisions.observations, decisions.action_masks))
+    if not queue.recorded:
+        recorder.stop_recording()
+    return 0
 
 
-def restore(recorder: TrajectoryRecorder, agent_index: AgentIndex, saved: AgentsSnapshot) -> None:
+def restore(recorder: TrajectoryRecorder, agent_index: AgentIndex, saved: State) -> None:
     """Restore the agents of a session, in the slots that they had if those are free.
 
     Open segments whose round is over or has no room for them any more, and those that are longer than a segment may be

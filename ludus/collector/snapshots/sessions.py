@@ -5,11 +5,10 @@ Only native simulators can go back to where they were, those that say so in Hell
 
 from collections.abc import Callable, Sequence
 
-from ludus.collector.host import Host
-from ludus.collector.session import Session
-from ludus.collector.snapshots.agents import AgentsSnapshot, snapshot, waiting_of
-from ludus.collector.snapshots.returning import Returning
-from ludus.collector.snapshots.state import SessionSnapshot
+from ludus.collector.agent_queue import Returning
+from ludus.collector.session import Host, Session
+from ludus.collector.snapshots.agents import snapshot, waiting_of
+from ludus.collector.snapshots.state import SessionSnapshot, State
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import BehaviorBatch
 from ludus.protocol.contract import check_saved
@@ -34,7 +33,7 @@ class SessionCheckpoints:
         self._send = send
         self._former = former
         """Its snapshot of a former attempt, until its first step shows whether it is there again."""
-        self._unadmitted: dict[str, tuple[int, BehaviorBatch | None, AgentsSnapshot]] = {}
+        self._unadmitted: dict[str, tuple[int, BehaviorBatch | None, State]] = {}
         """By behavior that is not admitted yet: the first step, the agents that ask in it, and their snapshot."""
         self._save_id = 0
         """The newest number of Save; counts up from 1."""
@@ -68,20 +67,17 @@ class SessionCheckpoints:
         return True
 
     def admitted(self, name: str) -> None:
-        """Restore the agents of an admitted behavior in its runner's next turn. Raises ProtocolError."""
+        """Restore the agents of an admitted behavior in its runner's next turn."""
         if name in self._unadmitted:
             session = self.session
             step_id, batch, agents = self._unadmitted.pop(name)
             runner, agent_index = session.agent_indexes[name]
             decisions = None if batch is None else batch.decisions
-            self._host.returning.add(Returning(runner, session, agent_index, step_id, decisions, agents))
-            if name in session.unadmitted:
-                self._host.returning.check(agent_index)
+            runner.restore_later(Returning(session, agent_index, step_id, decisions, agents))
 
     def forget(self) -> None:
         """Forget the agents that wait to be restored."""
         self._unadmitted.clear()
-        self._host.returning.drop(self.session)
 
     # Taking a snapshot ------------------------------------------------------------------------------------------
 
@@ -126,10 +122,10 @@ class SessionCheckpoints:
     def _is_at_rest(self) -> bool:
         """Whether every agent of the simulator waits or is between episodes, and all that it sent is taken in."""
         session = self.session
-        pairs, returning = session.agent_indexes.values(), self._host.returning
+        pairs = session.agent_indexes.values()
         if not session.started or session.unadmitted or self._unadmitted or not pairs:
             return False
-        if any(agent_index.staged or returning.has(agent_index) for _, agent_index in pairs):
+        if any(agent_index.staged or runner.returns(agent_index) for runner, agent_index in pairs):
             return False
         acts = any(len(runner.recorder.agents.acting([agent_index])) for runner, agent_index in pairs)
         return not acts and any(runner.recorder.agents.is_at_rest(agent_index) for runner, agent_index in pairs)

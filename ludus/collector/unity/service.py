@@ -17,8 +17,7 @@ import grpc.aio
 import structlog
 from google.protobuf.message import DecodeError
 
-from ludus.collector.host import Host
-from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE, THIS_MACHINE, SessionListener
+from ludus.collector.session import CONNECTION_LOST, DISCONNECTED, MISTAKE, THIS_MACHINE, Host
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.http2.calls import ExchangeCall
@@ -118,8 +117,8 @@ class LocalCall:
 class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in the stubs only
     """Serves Exchange with sessions of a collector. `tickets`: whether players need one."""
 
-    def __init__(self, host: Host, listener: SessionListener, *, tickets: bool) -> None:
-        self._host, self._listener = host, listener
+    def __init__(self, host: Host, *, tickets: bool) -> None:
+        self._host = host
         self._tickets = tickets
         self._sessions: dict[str, UnitySession] = {}
         """By session id, of players that say theirs."""
@@ -211,8 +210,8 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
         tied = SESSION_ID_METADATA not in metadata
         parks = tied or PARKS_METADATA in metadata
-        host, listener, peer = self._host, self._listener, context.peer()
-        return UnitySession(host, listener, peer, session_id, ticket=ticket, client=client, parks=parks, tied=tied)
+        peer = context.peer()
+        return UnitySession(self._host, peer, session_id, ticket=ticket, client=client, parks=parks, tied=tied)
 
     def _when_over(
         self, session: UnitySession, forget: Callable[[], None], may_stay: Callable[[], bool]
@@ -223,7 +222,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """
 
         def over() -> None:
-            self._listener.ended(session)
+            self._host.listener.ended(session)
             if session.goodbye is None or session.end_sent or not may_stay():
                 forget()
             else:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from ludus.collector.agents import AgentIndex
-from ludus.collector.host import Host
-from ludus.collector.session import LEFT, Session, SessionListener
+from ludus.collector.session import LEFT, Host, Session
 from ludus.collector.unity import diagnostics
 from ludus.collector.unity.decoding import InfoReader
 from ludus.collector.unity.encoding import CLOSING_REPLY, ActionEncoder, reset_reply, step_reply
@@ -58,7 +57,6 @@ class UnitySession(Session):
     def __init__(
         self,
         host: Host,
-        listener: SessionListener,
         peer: str,
         session_id: str,
         *,
@@ -67,7 +65,7 @@ class UnitySession(Session):
         parks: bool,
         tied: bool,
     ) -> None:
-        super().__init__(host, listener, peer)
+        super().__init__(host, peer)
         self.session_id = session_id
         self.goodbye: bytes | None = None
         """A serialised `ludus.v1.Close`, once the session has ended."""
@@ -250,7 +248,7 @@ class UnitySession(Session):
         number = self._take_number(self._ticket, self.session_id) if self._ticket is not None else None
         self.number = next(self._host.numbers) if number is None else number
         client = f"{self._client} Unity ML-Agents {hello.package_version} (API {version})".strip()
-        self._listener.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
+        self._host.listener.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
         self._phase = Phase.SECOND_CALL
         reply = unity.UnityMessageProto(
             header=unity.HeaderProto(status=OK),

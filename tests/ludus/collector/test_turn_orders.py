@@ -135,7 +135,7 @@ class Simulator:
             Table([(name, 10 * table + agent) for name in names for agent in range(2)], rng, forgets)
             for table in range(tables)
         ]
-        self.session = NativeSession(hub.host, hub.listener, f"ipv4:127.0.0.1:{number}", self._inbox.append)
+        self.session = NativeSession(hub.host, f"ipv4:127.0.0.1:{number}", self._inbox.append)
         self._send(self._client.hello("", f"sim-{number}", "tests/1"))
 
     def _send(self, request: pb.ConnectRequest) -> None:
