@@ -41,7 +41,7 @@ from ludus.sdk import (
 )
 from ludus.sdk.contract.fake_server import Behaviour, FakeServer
 from tests.ludus.collector.stack import SPEC, Simulator
-from tests.ludus.collector.test_malformed import MISTAKES
+from tests.ludus.collector.test_native import MISTAKES
 from tests.toys.catch import Catch
 from tests.toys.mazes import Crowd
 from tests.toys.wanderers import Wanderers

@@ -17,7 +17,7 @@ from ludus.collector.step_quota import StepQuota
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
-from tests.ludus.collector.runners import learning_runner
+from tests.ludus.collector.world import learning_runner
 from tests.segments import Segment, columns_of, rows_of
 from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.learning.networks.kinds import graph_of

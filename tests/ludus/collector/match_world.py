@@ -19,7 +19,7 @@ from ludus.collector.step_quota import StepQuota
 from ludus.config.network import NetworkSettings
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Floats, Ints, Outcome, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from tests.ludus.collector.runners import learning_runner
+from tests.ludus.collector.world import learning_runner
 from worker.collectors.acting import POLICIES
 
 NETWORK = NetworkSettings(hidden_units=1, num_layers=1, deterministic=True)

@@ -1,8 +1,10 @@
-"""A finished episode tells which version of the policy answered its first decision."""
+"""The table of agents keeps no more than is played, and knows the policy that an episode began with."""
 
 import numpy as np
+import pytest
 
 from ludus.collector.messages import EPISODE_DTYPE
+from ludus.protocol.codes import CloseCode, ProtocolError
 from tests.ludus.collector.world import World
 
 
@@ -48,3 +50,29 @@ def test_recorded_episodes_have_versions_too() -> None:
     world.run()
 
     assert versions(world) == [world.runner.version]
+
+
+def test_ids_that_never_return_do_not_fill_memory() -> None:
+    world = World(size=10_000)
+    world.join(0)
+    world.grant(0)
+
+    for agent in range(2_000):
+        world.step(0, decide=[agent])
+        world.run()
+        world.step(0, end=[agent])
+        world.run()
+
+    assert len(world.members[0].agent_index.table) <= 64
+    assert len(world.recorder.agents.state) <= 128
+    assert world.recorder.agents.steps_of(np.zeros(0, np.intp)) + world.members[0].agent_index.former_steps >= 1_900
+
+
+def test_more_agents_than_allowed_are_refused() -> None:
+    world = World(size=100_000)
+    world.join(0)
+
+    with pytest.raises(ProtocolError) as raised:
+        world.step(0, decide=range(10_001))
+
+    assert raised.value.code is CloseCode.TOO_MANY_AGENTS

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +16,36 @@ import numpy.typing as npt
 from ludus.collector.acted import Acted
 from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
+from ludus.collector.policy import Policy
+from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.runners import LearningRunner, RunnerReport
 from ludus.collector.segments import SegmentEnd
 from ludus.collector.step_quota import StepQuota
 from ludus.protocol.batches import Array, BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
-from tests.ludus.collector.runners import learning_runner
 from tests.segments import Segment, columns_of, rows_of
 from worker.experience.rollout import gather
 
 SPEC = BehaviorSpec("Scripted", (ObservationSpec((2,)),), ActionSpec(1, (2,)))
 FIRST_TICK = 3 << 32
+
+
+def learning_runner(
+    behavior: str, policy: Policy, arena: Arena, horizon: int, quota: StepQuota, *, seed: int = 0, **fields: Any
+) -> LearningRunner:
+    """Return a runner that has all blocks of the arena. Its world calls `run`, and `fields` are the runner's own."""
+    recorder = TrajectoryRecorder(arena, horizon, quota)
+    recorder.segments.blocks = list(range(arena.layout.blocks))
+    return LearningRunner(
+        number=0,
+        behavior=behavior,
+        policy=policy,
+        recorder=recorder,
+        rng=np.random.default_rng(seed),
+        low_blocks=0,
+        request_turn=lambda _: None,
+        **fields,
+    )
 
 
 class CountingPolicy:

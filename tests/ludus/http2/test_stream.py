@@ -15,7 +15,7 @@ from ludus.http2.frames import ErrorCode, frame
 from ludus.http2.server import Http2Server
 from ludus.http2.stream import CALM_FRAMES, CONNECTION_WINDOW, ReceivedBytes
 from tests.ludus.http2.serving import ECHO, MOST_BYTES, POUR, POURED, STREAM, WAIT, Methods, channel_to, run, serving
-from tests.ludus.http2.test_violations import GREETING, PATIENCE, answer_to, data, headers
+from tests.ludus.http2.test_connection import GREETING, PATIENCE, answer_to, data, headers
 from tests.waiting import never
 
 MANY = int(CALM_FRAMES) + 200
