@@ -1,4 +1,4 @@
-"""A server of `ludus.http2` whose methods do what tests ask for."""
+"""Servers whose methods do what tests ask for, and channels to them: of `ludus.http2`, and of gRPC."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -9,9 +9,11 @@ import grpc
 import grpc.aio
 import uvloop
 
+from ludus.http2.client import Http2Channel
 from ludus.http2.server import Http2Server
 
 MOST_BYTES = 8 << 20
+PATIENCE = 60.0
 ECHO, FAIL, ABORT, WAIT, METADATA, STREAM, POUR = (
     f"/tests.Service/{name}" for name in ("Echo", "Fail", "Abort", "Wait", "Metadata", "Stream", "Pour")
 )
@@ -96,6 +98,31 @@ async def serving() -> AsyncIterator[tuple[int, Methods]]:
         yield port, methods
     finally:
         await server.stop(None)
+
+
+@asynccontextmanager
+async def serving_by_grpc() -> AsyncIterator[tuple[int, Methods]]:
+    """Serve the methods of `serving` with gRPC's server."""
+    methods = Methods()
+    methods.may_read.set()
+    options = [("grpc.max_receive_message_length", MOST_BYTES), ("grpc.max_send_message_length", -1)]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((methods,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield port, methods
+    finally:
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def own_channel_to(port: int, most_bytes: int = MOST_BYTES) -> AsyncIterator[Http2Channel]:
+    """Open a channel of `ludus.http2`."""
+    channel = Http2Channel(f"127.0.0.1:{port}", most_bytes)
+    await asyncio.wait_for(channel.channel_ready(), PATIENCE)
+    yield channel
+    await channel.close()
 
 
 @asynccontextmanager

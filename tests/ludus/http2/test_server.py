@@ -8,37 +8,16 @@ import grpc
 import grpc.aio
 import pytest
 
-from ludus.http2.connection import STREAM_WINDOW
 from ludus.http2.server import Http2Server
 from tests.ludus.http2.serving import (
-    ABORT,
     ECHO,
-    EOF,
-    FAIL,
-    METADATA,
     MOST_BYTES,
-    POUR,
-    POURED,
-    STREAM,
+    PATIENCE,
     WAIT,
     channel_to,
     run,
     serving,
 )
-from tests.waiting import never
-
-PATIENCE = 60.0
-
-
-@pytest.mark.parametrize("size", [0, 1, 1000, 16_384 - 5, 16_384, 65_535, 65_536, 1 << 20, MOST_BYTES])
-def test_messages_of_every_size_come_back_as_they_went(size: int) -> None:
-    async def call() -> None:
-        data = bytes(range(256)) * (size // 256) + bytes(size % 256)
-        async with serving() as (port, _), channel_to(port) as channel:
-            for _each in range(3):
-                assert await channel.unary_unary(ECHO)(data) == data
-
-    run(call)
 
 
 def test_calls_of_a_connection_are_answered_beside_each_other() -> None:
@@ -63,41 +42,6 @@ def test_the_blocking_client_is_served() -> None:
                     return [channel.unary_unary(ECHO)(str(number).encode()) for number in range(200)]
 
             assert await asyncio.to_thread(play) == [str(number).encode() for number in range(200)]
-
-    run(call)
-
-
-def test_metadata_goes_both_ways_as_text_and_as_bytes() -> None:
-    async def call() -> None:
-        async with serving() as (port, _), channel_to(port) as channel:
-            for said in ("a", "b" * 300, "a"):
-                answer = channel.unary_unary(METADATA)(b"", metadata=(("said", said), ("said-bin", b"\0\1\xfe")))
-                assert (await answer).startswith(b"ipv4:127.0.0.1:")
-                trailing = dict(await answer.trailing_metadata())
-                assert (trailing["heard"], trailing["heard-bin"]) == (said, b"\0\1\xfe")
-
-    run(call)
-
-
-@pytest.mark.parametrize(
-    ("method", "status", "details"),
-    [
-        (ABORT, grpc.StatusCode.NOT_FOUND, "100 % gone: ä, \n and 木"),
-        (FAIL, grpc.StatusCode.UNKNOWN, "a handler's own mistake"),
-        ("/tests.Service/Nothing", grpc.StatusCode.UNIMPLEMENTED, "Method not found!"),
-    ],
-)
-def test_a_call_that_fails_says_why(method: str, status: grpc.StatusCode, details: str) -> None:
-    async def call() -> None:
-        async with serving() as (port, _), channel_to(port) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await channel.unary_unary(method)(details.encode())
-            assert error.value.code() is status
-            assert details in str(error.value.details())
-            if method == ABORT:
-                trailing: Any = error.value.trailing_metadata()
-                assert (dict(trailing)["why"], dict(trailing)["proof-bin"]) == ("gone", b"\0\xff")
-            assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
     run(call)
 
@@ -140,66 +84,6 @@ def test_a_call_that_its_client_gives_up_is_cancelled(way: str) -> None:
                 if way != "connection":
                     await asyncio.wait_for(methods.cancelled.wait(), PATIENCE)
             await asyncio.wait_for(methods.cancelled.wait(), PATIENCE)
-
-    run(call)
-
-
-def test_a_stream_gives_back_every_message_in_its_order_and_ends_with_its_client() -> None:
-    async def call() -> None:
-        async with serving() as (port, _), channel_to(port) as channel:
-            stream = channel.stream_stream(STREAM)()
-            sizes = [0, 1, 5, 100_000, 3, 2 << 20, 7] * 10
-            sending = asyncio.ensure_future(_send(stream, sizes))
-            for number, size in enumerate(sizes):
-                assert await stream.read() == bytes([number]) * size
-            await sending
-            assert await stream.read() is EOF
-            assert await stream.code() is grpc.StatusCode.OK
-
-    run(call)
-
-
-async def _send(stream: "grpc.aio.StreamStreamCall[bytes, bytes]", sizes: list[int]) -> None:
-    for number, size in enumerate(sizes):
-        await stream.write(bytes([number]) * size)
-    await stream.done_writing()
-
-
-def test_a_client_that_does_not_read_stops_the_writer_and_gets_everything_later() -> None:
-    async def call() -> None:
-        async with serving() as (port, methods), channel_to(port) as channel:
-            stream = channel.stream_stream(POUR)()
-            await stream.read()
-            await asyncio.to_thread(never, lambda: methods.poured == POURED, "the writer went on", 1.0)
-            for _each in range(POURED - 1):
-                assert len(await stream.read()) == 1 << 20
-            assert await stream.read() is EOF
-
-    run(call)
-
-
-def test_a_handler_that_does_not_read_stops_its_client() -> None:
-    async def call() -> None:
-        async with serving() as (port, methods), channel_to(port) as channel:
-            methods.may_read.clear()
-            stream = channel.stream_stream(STREAM)()
-            count = 4 * STREAM_WINDOW // (1 << 20)
-            sent = 0
-
-            async def send() -> None:
-                nonlocal sent
-                for _each in range(count):
-                    await stream.write(bytes(1 << 20))
-                    sent += 1
-                await stream.done_writing()
-
-            sending = asyncio.ensure_future(send())
-            await asyncio.to_thread(never, lambda: sent == count, "the client went on", 1.0)
-            methods.may_read.set()
-            for _each in range(count):
-                await stream.read()
-            await sending
-            assert methods.read == count
 
     run(call)
 
