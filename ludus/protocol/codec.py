@@ -58,21 +58,6 @@ def array_to_tensor(array: Array) -> pb.Tensor:
     return pb.Tensor(dtype=wire, shape=array.shape, data=_to_bytes(array, DTYPES[wire]))
 
 
-def tensor_to_array(tensor: pb.Tensor) -> Array:
-    """Decode a tensor to a read-only view of its bytes."""
-    dtype = DTYPES.get(tensor.dtype)
-    if dtype is None:
-        raise ProtocolError(CloseCode.OBSERVATION_DTYPE, f"{tensor.dtype} is not the number of an element type")
-    shape = tuple(tensor.shape)
-    data = tensor.data
-    if math.prod(shape) * dtype.itemsize != len(data):
-        raise ProtocolError(
-            CloseCode.OBSERVATION_SHAPE,
-            f"{len(data)} bytes do not make a tensor of {dtype.name} and shape {shape}",
-        )
-    return np.ndarray(shape, dtype, data)
-
-
 def _to_bytes(array: Array, dtype: np.dtype[Any]) -> bytes:
     """Copy an array out, row-major, as elements of `dtype` (which only ever changes the byte order or the width)."""
     return (array if array.dtype == dtype else array.astype(dtype)).tobytes()
