@@ -190,10 +190,10 @@ ADAPTERS: Mapping[str, Callable[[Mapping[str, Any]], Simulation]] = {
     "native": Native,
 }
 PLACES = {
-    "gymnasium": ("Alone", "test_mistakes.py", "environment 1 of 2"),
-    "vector": ("Two", "test_mistakes.py"),
-    "aec": ("Duel", "test_mistakes.py", "player two"),
-    "parallel": ("Race", "test_mistakes.py", "player two"),
+    "gymnasium": ("Alone", "test_values.py", "environment 1 of 2"),
+    "vector": ("Two", "test_values.py"),
+    "aec": ("Duel", "test_values.py", "player two"),
+    "parallel": ("Race", "test_values.py", "player two"),
     "native": ("agent 0 of 'Native'",),
 }
 
