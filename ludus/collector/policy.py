@@ -15,6 +15,7 @@ Dimensions: `B` rows, `C` continuous columns, `M` choices, `H` columns of the he
 """
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
@@ -73,25 +74,22 @@ class Policy(Protocol):
         """
 
 
-class ActingPolicy:
-    """An actor that sees vectors alone, in numpy."""
+class Network(ABC):
+    """A policy whose network can be asked without sampling."""
 
-    def __init__(self, spec: BehaviorSpec, network_settings: NetworkSettings, *, head: str = "gaussian") -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior. It must be `ActorLayout.dense`."""
-        self.layout = ActorLayout.of(spec, network_settings, head=head)
-        self.flat_size = self.layout.flat_size
-        self.memory_size = self.layout.memory_size
-        self.parameters: dict[str, FloatArray] = {}
-        """All parts of the weights by name, those of the head among them."""
-        self._activate = numpy_function(self.layout.body.activation)
-        self._layers: Layers = []
-        self._memory: Memory | None = None
+    layout: ActorLayout
+    flat_size: int
+    memory_size: int
+    parameters: dict[str, FloatArray]
+    """Those of the head, at least, by name."""
 
+    @abstractmethod
     def load(self, flat: FloatArray) -> None:
         """Take a copy of the weights; the buffer may change afterwards."""
-        check_size(flat, self.flat_size)
-        self.parameters, self._layers = layers_of(self.layout, np.array(flat, dtype=np.float32))
-        self._memory = Memory(self.parameters) if self.memory_size else None
+
+    @abstractmethod
+    def forward(self, observations: Observations, memory: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
+        """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
 
     def act(
         self,
@@ -104,6 +102,26 @@ class ActingPolicy:
         """Draw an action for each of `B` agents (`Policy.act`)."""
         columns, after = self.forward(observations, memory)
         return sample(self.layout, columns, self.parameters, masks, rng, noise, after)
+
+
+class ActingPolicy(Network):
+    """An actor that sees vectors alone, in numpy."""
+
+    def __init__(self, spec: BehaviorSpec, network_settings: NetworkSettings, *, head: str = "gaussian") -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior. It must be `ActorLayout.dense`."""
+        self.layout = ActorLayout.of(spec, network_settings, head=head)
+        self.flat_size = self.layout.flat_size
+        self.memory_size = self.layout.memory_size
+        self.parameters = {}
+        self._activate = numpy_function(self.layout.body.activation)
+        self._layers: Layers = []
+        self._memory: Memory | None = None
+
+    def load(self, flat: FloatArray) -> None:
+        """Take a copy of the weights; the buffer may change afterwards."""
+        check_size(flat, self.flat_size)
+        self.parameters, self._layers = layers_of(self.layout, np.array(flat, dtype=np.float32))
+        self._memory = Memory(self.parameters) if self.memory_size else None
 
     def forward(self, observations: Observations, memory: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
         """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
@@ -157,7 +175,7 @@ class Memory:
         return np.ascontiguousarray(hidden), after
 
 
-class NetworkPolicy:
+class NetworkPolicy(Network):
     """Any other actor, as one of pictures, entities or goals, by ONNX Runtime.
 
     Each version of the weights is a session of its own. It takes some milliseconds to make, in which ONNX Runtime lays
@@ -171,8 +189,7 @@ class NetworkPolicy:
         self.layout = ActorLayout.of(spec, network_settings, head=head)
         self.flat_size = graph.weights_size
         self.memory_size = self.layout.body.memory_size
-        self.parameters: dict[str, FloatArray] = {}
-        """Those of the head, by name."""
+        self.parameters = {}
         self._graph = base64.b64decode(graph.model)
         try:
             # On game machines it is installed for such behaviors alone.
@@ -196,18 +213,6 @@ class NetworkPolicy:
         options.add_external_initializers_from_files_in_memory([NetworkGraph.WEIGHTS], [weights], [len(weights)])
         session = self._runtime.InferenceSession(self._graph, options, providers=["CPUExecutionProvider"])
         self._inputs, self._run = [entry.name for entry in session.get_inputs()], session.run
-
-    def act(
-        self,
-        observations: Observations,
-        masks: Masks,
-        memory: FloatArray | None,
-        rng: np.random.Generator,
-        noise: FloatArray | None = None,
-    ) -> Acted:
-        """Draw an action for each of `B` agents (`Policy.act`)."""
-        columns, after = self.forward(observations, memory)
-        return sample(self.layout, columns, self.parameters, masks, rng, noise, after)
 
     def forward(self, observations: Observations, memory: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
         """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
@@ -301,15 +306,6 @@ class StackedActing:
         return dense(padded, layers, self._activate)[rows]
 
 
-class Network(Policy, Protocol):
-    """A policy whose network can be asked without sampling: each of them, also that in torch."""
-
-    parameters: dict[str, FloatArray]
-
-    def forward(self, observations: Observations, memory: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
-        """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
-
-
 class StackedNetworks:
     """Any actors: a network for each policy, which answer one after the other.
 
@@ -327,12 +323,13 @@ class StackedNetworks:
     def load(self, weights: Sequence[FloatArray]) -> None:
         """Take the flat weights of `P` policies. A network whose weights are among them stays as it is."""
         loaded = {id(flat): network for flat, network in self._policies}
-        self._policies = [(flat, loaded.get(id(flat)) or self._loaded(flat)) for flat in weights]
-
-    def _loaded(self, flat: FloatArray) -> Network:
-        network = self._make()
-        network.load(flat)
-        return network
+        self._policies = []
+        for flat in weights:
+            network = loaded.get(id(flat))
+            if network is None:
+                network = self._make()
+                network.load(flat)
+            self._policies.append((flat, network))
 
     def act(
         self,
@@ -373,9 +370,13 @@ class PolicyFactory:
         head: str = "gaussian",
         device: str = "cpu",
         graph: NetworkGraph | None = None,
-    ) -> Policy:
+    ) -> Network:
         """Make the policy of a behavior."""
-        return self.network(spec, network_settings, head, device, graph)
+        del device
+        if ActorLayout.of(spec, network_settings, head=head).dense:
+            return ActingPolicy(spec, network_settings, head=head)
+        assert graph is not None, "the learner exports the graph of a network that acts with ONNX Runtime"
+        return NetworkPolicy(spec, network_settings, graph, head=head)
 
     def stacked(
         self,
@@ -388,17 +389,7 @@ class PolicyFactory:
         """Make several policies of one behavior, which answer a batch together."""
         if ActorLayout.of(spec, network_settings, head=head).plain:
             return StackedActing(spec, network_settings, head=head)
-        return StackedNetworks(partial(self.network, spec, network_settings, head, device, graph))
-
-    def network(
-        self, spec: BehaviorSpec, network_settings: NetworkSettings, head: str, device: str, graph: NetworkGraph | None
-    ) -> Network:
-        """Make a policy whose network can be asked without sampling."""
-        del device
-        if ActorLayout.of(spec, network_settings, head=head).dense:
-            return ActingPolicy(spec, network_settings, head=head)
-        assert graph is not None, "the learner exports the graph of a network that acts with ONNX Runtime"
-        return NetworkPolicy(spec, network_settings, graph, head=head)
+        return StackedNetworks(partial(self.policy, spec, network_settings, head, device, graph))
 
 
 def check_size(flat: FloatArray, size: int) -> None:

@@ -17,12 +17,17 @@ from ludus.protocol.spec import BehaviorSpec
 class WorkerPolicyFactory(PolicyFactory):
     """Makes policies as everywhere, and in torch for a GPU."""
 
-    def network(
-        self, spec: BehaviorSpec, network_settings: NetworkSettings, head: str, device: str, graph: NetworkGraph | None
+    def policy(
+        self,
+        spec: BehaviorSpec,
+        network_settings: NetworkSettings,
+        head: str = "gaussian",
+        device: str = "cpu",
+        graph: NetworkGraph | None = None,
     ) -> Network:
-        """Make a policy whose network can be asked without sampling."""
+        """Make the policy of a behavior."""
         if device == "cpu" or ActorLayout.of(spec, network_settings, head=head).plain:
-            return super().network(spec, network_settings, head, device, graph)
+            return super().policy(spec, network_settings, head, device, graph)
         # The import takes 2 s and 200 MB, which most collectors save.
         from worker.learning.networks.torch_policy import TorchPolicy  # noqa: PLC0415
 

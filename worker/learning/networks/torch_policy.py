@@ -6,21 +6,18 @@ the generator that the caller passes. On a GPU a batch makes two ways: each obse
 bytes, and the columns of the head back, with the memory where there is one.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ludus.collector.acted import Acted
 from ludus.collector.activations import FloatArray
-from ludus.collector.policy import sample
+from ludus.collector.policy import Network, Observations
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.networks.actor import Actor
 
 
-class TorchPolicy:
+class TorchPolicy(Network):
     """Any actor, in torch, on one device (`ludus.collector.policy.Policy`)."""
 
     def __init__(
@@ -38,29 +35,14 @@ class TorchPolicy:
         self.layout = self.actor.layout
         self.flat_size = self.actor.flat_size
         self.memory_size = self.actor.memory_size
-        self.parameters: dict[str, FloatArray] = {}
-        """The head's parameters by name."""
+        self.parameters = {}
 
     def load(self, flat: FloatArray) -> None:
         """Take a copy of the weights; the buffer may change afterwards."""
         self.actor.load_flat(flat)
         self.parameters = {name: values.cpu().numpy() for name, values in self.actor.head_parameters().items()}
 
-    def act(
-        self,
-        observations: Sequence[NDArray[np.generic]],
-        masks: NDArray[np.bool_] | NDArray[np.uint8] | None,
-        memory: FloatArray | None,
-        rng: np.random.Generator,
-        noise: FloatArray | None = None,
-    ) -> Acted:
-        """Draw an action for each of `B` agents (`Policy.act`)."""
-        head, state = self.forward(observations, memory)
-        return sample(self.layout, head, self.parameters, masks, rng, noise, state)
-
-    def forward(
-        self, observations: Sequence[NDArray[np.generic]], memory: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray | None]:
+    def forward(self, observations: Observations, memory: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
         """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
         actor = self.actor
         with torch.inference_mode():
