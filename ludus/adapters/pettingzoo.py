@@ -305,15 +305,16 @@ class PettingZooSimulation(GameSimulation):
         `name` is the behavior's name unless `lineup` has another one. `seed` replaces the seed that the run
         gives this simulator; `seed_parameter` is the environment parameter that seeds episodes.
         """
-        self._assignments = assign_agents(name, envs[0], lineup)
-        self._players: Sequence[PlayerId] = list(self._assignments)
-        views = {player: assignment.view for player, assignment in self._assignments.items()}
+        self.assignments = assign_agents(name, envs[0], lineup)
+        """Of each player."""
+        self._players: Sequence[PlayerId] = list(self.assignments)
+        views = {player: assignment.view for player, assignment in self.assignments.items()}
         games = [AECGame(env, views) if isinstance(env, AECEnv) else ParallelGame(env, views) for env in envs]
         self._tables = [_Table(index, game) for index, game in enumerate(games)]
         self._seeds = EpisodeSeeds(seed, seed_parameter)
         self._parameters = EnvironmentParameters()
         """Those of the run, as they are now."""
-        self._parts = {assignment.spec.name: assignment for assignment in self._assignments.values()}
+        self._parts = {assignment.spec.name: assignment for assignment in self.assignments.values()}
         """Announced name -> one of its assignments."""
         self.behaviors: Sequence[BehaviorSpec] = [assignment.spec for assignment in self._parts.values()]
 
@@ -368,11 +369,11 @@ class PettingZooSimulation(GameSimulation):
             table.owed[event.player] += event.reward
         outcomes = {} if moment.asks else self._outcomes(table)
         for end in moment.ends:
-            outcome = outcomes.get(self._assignments[end.player].team, Outcome.UNSPECIFIED)
+            outcome = outcomes.get(self.assignments[end.player].team, Outcome.UNSPECIFIED)
             if end.player in table.playing:
                 self._end(table, end, outcome, news)
             else:
-                name = self._assignments[end.player].spec.name
+                name = self.assignments[end.player].spec.name
                 table.non_acting_players.append(NonActingPlayer(name, table.owed.pop(end.player), outcome))
         for ask in moment.asks:
             self._ask(table, ask, news)
@@ -383,7 +384,7 @@ class PettingZooSimulation(GameSimulation):
             self._begin(table, news)
 
     def _end(self, table: "_Table", end: End, outcome: Outcome, news: "_News") -> None:
-        assignment = self._assignments[end.player]
+        assignment = self.assignments[end.player]
         table.playing.discard(end.player)
         news.rows(news.terminals, assignment).end(
             self._agent(table, assignment),
@@ -395,7 +396,7 @@ class PettingZooSimulation(GameSimulation):
         )
 
     def _ask(self, table: "_Table", ask: Ask, news: "_News") -> None:
-        assignment = self._assignments[ask.player]
+        assignment = self.assignments[ask.player]
         begins = ask.player not in table.playing
         table.playing.add(ask.player)
         news.rows(news.decisions, assignment).ask(
@@ -416,7 +417,7 @@ class PettingZooSimulation(GameSimulation):
         """Return each team's outcome; none if the rewards do not add up to 0."""
         returns: defaultdict[int, float] = defaultdict(float)
         for player, value in table.returns.items():
-            returns[self._assignments[player].team] += value
+            returns[self.assignments[player].team] += value
         # Rewards such as 0.1 do not add up to exactly 0.
         limit = 1e-6 * max(map(abs, returns.values()), default=0.0)
         if len(returns) < 2 or abs(sum(returns.values())) > limit:

@@ -21,6 +21,7 @@ from ludus.adapters.gymnasium import (
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch
 from ludus.protocol.codec import decode_step, encode_actions
+from ludus.protocol.specs import BehaviorLayout
 from ludus.sdk import Actions, ResetInfo, Simulation
 from ludus.sdk.seeds import environment_seed, episode_seed
 from ludus.sdk.session import Session
@@ -98,13 +99,14 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Simulation]:
 def play(simulation: Simulation, decisions: int, start: ResetInfo = START) -> Iterator[BehaviorBatch]:
     """Answer everything with choice 0 at once, and yield what the simulation says."""
     session = Session(simulation.behaviors)
+    layouts = {spec.name: BehaviorLayout(spec) for spec in simulation.behaviors}
     session.parameters.change(start.parameters, {})
     builder = session.new_step()
     simulation.reset(builder, start)
     while decisions > 0:
         actions = Actions()
         for request in session.requests(builder):
-            (batch,) = decode_step(request.step, session._layouts)
+            (batch,) = decode_step(request.step, layouts)
             yield batch
             if batch.decisions is not None:
                 decisions -= 1

@@ -187,7 +187,7 @@ class Life:
 def play_through(simulation: PettingZooSimulation, seed: int) -> dict[Any, Life]:
     """Play one game with random moves; return what the server was told, by player."""
     table, lives = Table(simulation), defaultdict[Any, Life](Life)
-    players = list(simulation._assignments)
+    players = list(simulation.assignments)
     cast = {spec.name: RandomPlayer(spec.actions, seed + number) for number, spec in enumerate(simulation.behaviors)}
     told = table.reset(start(seed))
     while True:
@@ -206,7 +206,7 @@ def play_through(simulation: PettingZooSimulation, seed: int) -> dict[Any, Life]
             return lives
         answers = answer(cast, told.values())
         for batch in answers:
-            decoder = simulation._parts[batch.behavior].view.decoder
+            decoder = simulation.assignments[players[int(batch.agent_ids[0])]].view.decoder
             for agent, action in zip(batch.agent_ids, decoder.rows(batch.continuous, batch.discrete), strict=True):
                 lives[players[agent]].actions.append(action)
         told = table.act(*answers)
@@ -264,7 +264,7 @@ def compare(make: Callable[[], Any], seed: int) -> dict[Any, Life]:
     lives = play_through(simulation, seed)
     paid, final, truncated = replay(make(), environment_seed(seed, 0), lives)
 
-    players, assignments = set(lives), simulation._assignments
+    players, assignments = set(lives), simulation.assignments
     strangers = {bystander.behavior: bystander.reward for bystander in simulation.non_acting_players}
     assert players | {player for player in final if assignments[player].spec.name in strangers} == set(final)
     for player in final:

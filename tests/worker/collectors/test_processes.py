@@ -172,8 +172,8 @@ def test_a_killed_collector_costs_only_its_partial_segments() -> None:
 
         for number in range(rounds + 3):
             assert 200 <= sum(rollout.steps for rollout in trainer.rollouts[number]) < 216, "at most a segment too much"
-        ledger = trainer.pool._behaviors[SPEC.behavior].ledger
-        eventually(lambda: ledger.owned_by(0) + ledger.owned_by(1) + ledger.free == len(ledger._owners))
+        ledger, blocks = trainer.pool._behaviors[SPEC.behavior].ledger, trainer.arenas[SPEC.behavior].layout.blocks
+        eventually(lambda: ledger.owned_by(0) + ledger.owned_by(1) + ledger.free == blocks)
 
 
 def test_the_only_collector_is_started_again_and_its_round_goes_on() -> None:
