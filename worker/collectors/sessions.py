@@ -9,7 +9,7 @@ is known by its identity, here and in the next attempt.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -37,7 +37,7 @@ class KeptSnapshots:
     def __init__(self, states: Sequence[State] = ()) -> None:
         self._states = list(states)
 
-    def sessions(self) -> Iterator[tuple[dict[str, Any], str]]:
+    def sessions(self) -> Iterator[tuple[State, str]]:
         """Yield each session, with its owner's identity; empty: a collector of this host."""
         for state in self._states:
             for session in state["sessions"]:

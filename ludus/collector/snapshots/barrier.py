@@ -4,8 +4,7 @@ Before that it remembers the snapshots of a former attempt, for those simulators
 `snapshots.state` for their content.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import structlog
@@ -23,7 +22,7 @@ class CheckpointBarrier:
 
     def __init__(
         self,
-        restored: Mapping[str, Any] | None,
+        restored: State | None,
         snapshots: dict[str, SessionSnapshot],
         send: Callable[[bytes], None],
     ) -> None:

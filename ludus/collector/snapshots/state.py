@@ -21,6 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from ludus.protocol.batches import Array
+
 State = dict[str, Any]
 
 MAX_BYTES: Final = 256 << 20
@@ -40,7 +42,7 @@ class SessionSnapshot:
     """Number of the environment parameters that it received last."""
     parameters: Mapping[str, float]
     """The values that it received."""
-    draws: Mapping[str, Any]
+    draws: State
     """`ParameterDraws.state` of those values."""
     agents: Mapping[str, State] = field(default_factory=dict)
     """By announced behavior: `snapshots.agents.snapshot`."""
@@ -51,13 +53,13 @@ class SessionSnapshot:
         return {**values, "position": np.frombuffer(self.position, np.uint8)}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "SessionSnapshot":
+    def from_state(cls, state: State) -> "SessionSnapshot":
         """Read the output of `to_state`."""
         values = {attribute.name: state[attribute.name] for attribute in fields(cls)}
         return cls(**{**values, "position": state["position"].tobytes()})
 
 
-def merged(collectors: Sequence[Mapping[str, Any]], index: int) -> State:
+def merged(collectors: Sequence[State], index: int) -> State:
     """Return the part of all snapshots that collector `index` needs: its own runners, and every session."""
     sessions = {session["session_id"]: session for each in collectors for session in each["sessions"]}
     runners = collectors[index]["lanes"] if index < len(collectors) else {}
@@ -66,7 +68,7 @@ def merged(collectors: Sequence[Mapping[str, Any]], index: int) -> State:
 
 def pack(state: State) -> bytes:
     """Write a tree as one archive."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, Array] = {}
     text = json.dumps(_flattened(state, arrays))
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **{_TREE: np.frombuffer(text.encode(), np.uint8)}, **arrays)
@@ -81,7 +83,7 @@ def unpack(payload: bytes) -> State:
     return state
 
 
-def _flattened(value: Any, arrays: dict[str, "np.ndarray[Any, Any]"]) -> Any:
+def _flattened(value: object, arrays: dict[str, Array]) -> Any:
     match value:
         case np.ndarray():
             name = str(len(arrays))
@@ -95,7 +97,7 @@ def _flattened(value: Any, arrays: dict[str, "np.ndarray[Any, Any]"]) -> Any:
             return value
 
 
-def _unflattened(value: Any, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> Any:
+def _unflattened(value: object, arrays: Mapping[str, Array]) -> Any:
     match value:
         case {"$array": name}:
             return arrays[name]
