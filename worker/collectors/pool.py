@@ -57,7 +57,7 @@ class CollectorPool:
         self._settings = settings
         self.lock = threading.Condition()
         """Notified when an event has come, and when a collector listens or has failed."""
-        listener = ChildListener(self._launched, self._received, self._died, self._reader_failed)
+        listener = ChildListener(self._launched, self._received, self._died)
         self.children = CollectorProcesses(settings.count, settings.edge_places, warm, listener, self.lock)
         self._sessions = SimulatorSessions(self.children, self._report)
         self._events: deque[events.CollectorEvent] = deque()
@@ -229,13 +229,6 @@ class CollectorPool:
         if restored is not None:
             self.children.send(child, messages.Kind.RESTORED, pack(restored))
 
-    def _reader_failed(self, reader: EdgeReader) -> None:
-        """Report that the edge reader could not be started."""
-        assert reader.failure is not None, "the dead have a reason"
-        if not self.children.closing:
-            log.warning("edge_reader_failed", reason=reader.failure)
-            self._report(events.EdgeReaderFailed(reader.failure))
-
     def _died(self, child: Child, exit_code: int) -> None:
         """Take back the blocks and quotas of a collector, and report its end."""
         assert child.failure is not None, "the dead have a reason"
@@ -248,6 +241,10 @@ class CollectorPool:
                 self._report(events.EdgeCollectorLeft(child.index, child.failure, lost))
             child.take(None)
         if self.children.closing or not isinstance(child, HostProcess):
+            return
+        if isinstance(child, EdgeReader) and child is not self.children.reader:
+            log.warning("edge_reader_failed", reason=child.failure)
+            self._report(events.EdgeReaderFailed(child.failure))
             return
         log.warning("collector_died", index=child.index, reason=child.failure, lost_steps=lost)
         if child.failure != child.reported:

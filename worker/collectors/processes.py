@@ -285,9 +285,7 @@ class ChildListener:
     """Its process was started, and waits for settings."""
     received: Callable[[Child, Frame], None]
     died: Callable[[Child, int], None]
-    """It has ended, with this exit code."""
-    reader_failed: Callable[[EdgeReader], None]
-    """The edge reader could not be started, and is not started again."""
+    """It has ended, with this exit code. An edge reader that could not be started is not started again."""
 
 
 class CollectorProcesses:
@@ -543,8 +541,6 @@ class CollectorProcesses:
             child.restart_at = time.monotonic() + child.backoff.pause(lived)
         if isinstance(child, EdgeReader) and self._local and not child.has_served:
             self.reader = None  # what it lacks, a port or memory, it would lack again
-            self._listener.reader_failed(child)
-            return
         self._listener.died(child, exit_code)
         if isinstance(child, EdgeReader):  # one of its places may have been opened again before its end was noticed
             # A place that is taken ends with its channel, which an edge collector of this host may hold itself.

@@ -13,6 +13,20 @@ from ludus.collector.segments import Segments
 from ludus.collector.weights import WeightBuffers, WeightsLayout
 
 
+def map_memory(message: Admit, descriptors: Sequence[int]) -> tuple[Arena, WeightBuffers | None]:
+    """Map the arena of an admitted behavior, and its weight buffers: None in an evaluation, whose policies' descriptors
+    are left to the caller. The others are closed, the mappings stay.
+    """
+    arena = Arena(descriptors[0], message.arena)
+    arena.close()
+    if message.policy.evaluated:
+        return arena, None
+    (fd,) = descriptors[1:]
+    weights = WeightBuffers(fd, WeightsLayout(message.policy.weights_size, message.weight_buffers))
+    weights.close()
+    return arena, weights
+
+
 class LocalConnection(LearnerConnection):
     """Steps lie in blocks that the learner lends; a delivery names them."""
 
@@ -55,14 +69,9 @@ class LocalConnection(LearnerConnection):
 
     def admitted(self, message: Admit, frame: Frame) -> AdmittedMemory:
         """Map the arena, and the weights: rotating buffers, or those of an evaluation's policies."""
-        arena_fd, *weights_fds = frame.descriptors
-        arena = Arena(arena_fd, message.arena)
-        arena.close()  # the mapping stays
-        if message.policy.evaluated:
-            return AdmittedMemory(arena, (), [unfreeze(fd) for fd in weights_fds])
-        (weights_fd,) = weights_fds
-        weights = WeightBuffers(weights_fd, WeightsLayout(message.policy.weights_size, message.weight_buffers))
-        weights.close()
+        arena, weights = map_memory(message, frame.descriptors)
+        if weights is None:
+            return AdmittedMemory(arena, (), [unfreeze(fd) for fd in frame.descriptors[1:]])
         self._weights[message.runner] = weights
         return AdmittedMemory(arena, (), ())
 

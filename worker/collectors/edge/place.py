@@ -17,15 +17,15 @@ import numpy as np
 import structlog
 
 from ludus.collector import commands, messages
-from ludus.collector.arena import Arena, unfreeze
+from ludus.collector.arena import unfreeze
 from ludus.collector.carriers.columns import scatter
 from ludus.collector.carriers.frames import BadFrame, FrameAssembler, pack
+from ludus.collector.carriers.local import map_memory
 from ludus.collector.carriers.neighbor import ChannelOffer
 from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.messages import Kind, Message, pack_numbered, unpack_numbered
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
-from ludus.collector.weights import WeightBuffers, WeightsLayout
 from ludus.http2.calls import BROKEN, EOF, StreamCall
 from worker.collectors.edge import checks
 from worker.collectors.processes import NUMBERS
@@ -34,20 +34,10 @@ log = structlog.get_logger()
 
 
 class BehaviorMemory:
-    """A behavior's arena and weights, mapped once for all places. The descriptors are closed at once, the mapping
-    stays."""
+    """A behavior's arena and weights, mapped once for all places."""
 
     def __init__(self, message: commands.Admit, descriptors: Sequence[int]) -> None:
-        arena_fd, *weights_fds = descriptors
-        self.arena = Arena(arena_fd, message.arena)
-        self.arena.close()
-        self._weights: WeightBuffers | None = None
-        """None for a behavior that does not learn."""
-        if not message.policy.evaluated:
-            (weights_fd,) = weights_fds
-            layout = WeightsLayout(message.policy.weights_size, message.weight_buffers)
-            self._weights = WeightBuffers(weights_fd, layout)
-            self._weights.close()
+        self.arena, self._weights = map_memory(message, descriptors)
         self._newest = (-1, b"")
         """The version that was read last, and its bytes."""
 
