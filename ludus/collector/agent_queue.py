@@ -158,7 +158,7 @@ class AgentQueue:
 
     def stage(self, member: SessionCallbacks, agent_index: AgentIndex, step_id: int, batch: BehaviorBatch) -> None:
         """Check a message's part against the state of its agents, for the next turn. Raises ProtocolError."""
-        if self.returns(agent_index):
+        if self.returning and self.returns(agent_index):
             message = "a simulator that goes on from a checkpoint sends nothing more before it is answered"
             raise ProtocolError(CloseCode.DECISION_PENDING, message)
         if agent_index.staged:
@@ -182,7 +182,7 @@ class AgentQueue:
 
     def returns(self, agent_index: AgentIndex) -> bool:
         """Whether a session waits to be restored."""
-        return bool(self.returning) and any(returning.agent_index is agent_index for returning in self.returning)
+        return any(returning.agent_index is agent_index for returning in self.returning)
 
     def drop(self, agent_index: AgentIndex) -> None:
         """Forget a session."""

@@ -226,6 +226,11 @@ class Agents:
         in_episode: npt.NDArray[np.bool_] = (states == WAITING) | (states == ACTING)
         return in_episode
 
+    def acted(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Return which of some agents are in an episode in which they have been answered."""
+        answered: npt.NDArray[np.bool_] = (self.state[slots] == ACTING) | (self.decisions[slots] > 0)
+        return self.running(slots) & answered
+
     def acting(self, agent_indexes: Sequence[AgentIndex], round_number: int | None = None) -> Slots:
         """Return the agents of some sessions that are answered and not back: all, or those of one round."""
         out = self.state == ACTING

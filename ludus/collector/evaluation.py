@@ -79,7 +79,7 @@ class EvaluationEpisodes:
         if watch is None or watch.expected is None or slots is None or batch is None:
             return
         running = agents.running(slots)
-        lived = running & ((agents.state[slots] == ACTING) | (agents.decisions[slots] > 0))
+        lived = agents.acted(slots)
         keys = _keys(batch.agent_ids, batch.group_ids)
         for key in dict.fromkeys(keys):
             rows = np.flatnonzero([each == key for each in keys] & running)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ludus.collector.agent_queue import Staged
-from ludus.collector.agents import ACTING, AgentIndex, Agents
+from ludus.collector.agents import AgentIndex, Agents
 from ludus.collector.messages import EndedMatch
 from ludus.collector.opponents import NO_POLICY, OpponentRunner
 from ludus.collector.rows import outcome_by_reward, reported_outcome
@@ -55,7 +55,7 @@ class MatchRecorder:
         slots, batch = staged.terminals, staged.batch.terminals
         if slots is None or batch is None:
             return
-        lived = agents.running(slots) & ((agents.state[slots] == ACTING) | (agents.decisions[slots] > 0))
+        lived = agents.acted(slots)
         groups = np.zeros(len(slots), np.int32) if batch.group_ids is None else batch.group_ids
         for row in np.flatnonzero(lived & (groups == 0)).tolist():
             self._record_match(staged, int(self._began[slots[row]]), np.array([row]))

@@ -10,9 +10,8 @@ from ludus.collector.agents import AgentIndex
 from ludus.collector.answers import encode_answer
 from ludus.collector.session import Host, Session
 from ludus.collector.snapshots.sessions import SessionCheckpoints
-from ludus.collector.snapshots.state import SessionSnapshot
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.batches import BehaviorBatch, Floats, Ints
+from ludus.protocol.batches import Floats, Ints
 from ludus.protocol.codec import decode_stats, decode_step, samplers_to_messages
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
@@ -63,7 +62,7 @@ class NativeSession(Session):
         elif kind == "announce":
             self._announce(request.announce)
         else:
-            self._expect_hello()
+            check_first(greeted=self.number >= 0)
             if self.checkpoints is None:
                 check_saved(request.saved, asked=0)
             elif self.checkpoints.saved(request.saved):
@@ -97,11 +96,14 @@ class NativeSession(Session):
                 return ProtocolError(
                     CloseCode.STEP_TIMEOUT, f"no step within {settings.startup_timeout:.0f} s after Welcome"
                 )
-        elif silence > settings.step_timeout and self._is_owed_a_step:
-            return step_timeout(settings.step_timeout)
+        elif silence > settings.step_timeout:
+            pairs = self.agent_indexes.values()
+            if any(len(runner.recorder.agents.acting([agent_index])) for runner, agent_index in pairs):
+                return step_timeout(settings.step_timeout)
         return None
 
-    def _say_wait(self, reason: str) -> None:
+    def say_wait(self, reason: str) -> None:
+        """Send the simulator the reason why no answer comes yet."""
         self.send(pb.ConnectResponse(wait=pb.Wait(reason=reason)))
 
     def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
@@ -147,11 +149,6 @@ class NativeSession(Session):
         if hello.resumes:
             self.checkpoints = SessionCheckpoints(self, self._host, former, self.draws, self.send)
         self._host.listener.welcomed(self, [spec.name for spec in specs], hello.client)
-        self._welcome(former)
-        for spec in specs:
-            self._learn_of(spec)
-
-    def _welcome(self, former: SessionSnapshot | None) -> None:
         settings = self._host.settings
         if former is None:
             values, samplers = self._parameters()
@@ -171,9 +168,11 @@ class NativeSession(Session):
             position=None if former is None else former.position,
         )
         self.send(pb.ConnectResponse(welcome=welcome))
+        for spec in specs:
+            self._learn_of(spec)
 
     def _announce(self, announce: pb.Announce) -> None:
-        self._expect_hello()
+        check_first(greeted=self.number >= 0)
         for message in announce.behaviors:
             self._learn_of(spec_from_message(message))
 
@@ -182,7 +181,7 @@ class NativeSession(Session):
         self._layouts.setdefault(spec.name, BehaviorLayout(spec))
 
     def _step(self, step: pb.Step) -> None:
-        self._expect_hello()
+        check_first(greeted=self.number >= 0)
         step_id = step.step_id
         check_step_order(step, last_step=self._step_id, last_reset=self._reset_id)
         self._step_id = step_id
@@ -192,8 +191,10 @@ class NativeSession(Session):
         stats = decode_stats(step) if step.stats else []
         batches = decode_step(step, self._layouts)
         self._note_start(batches)
-        if step.resumed and self._resume(step_id, batches):
-            return
+        if step.resumed:
+            if self.checkpoints is not None and self.checkpoints.resume(step_id, batches):
+                return
+            self._tell_problem("not_resumed", NOT_RESUMED)
         is_current = step.reset_id == self._reset_id  # else it was sent before the reset arrived there
         if stats and is_current:
             self._report(stats, batches)
@@ -201,13 +202,3 @@ class NativeSession(Session):
             self._host.stats.add(stats, BEFORE_RESET)
         if is_current:
             self._stage(step_id, batches)
-
-    def _resume(self, step_id: int, batches: list[BehaviorBatch]) -> bool:
-        """Go on where the simulator was in a checkpoint; return False if its agents begin new episodes."""
-        if self.checkpoints is not None and self.checkpoints.resume(step_id, batches):
-            return True
-        self._tell_problem("not_resumed", NOT_RESUMED)
-        return False
-
-    def _expect_hello(self) -> None:
-        check_first(greeted=self.number >= 0)

@@ -81,21 +81,19 @@ class SimulationHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # ge
         """Read to the end of the stream; messages after the end of the session are ignored."""
         try:
             while (data := await call.read()) is not EOF:
-                if session.closed is None:
-                    self._receive(session, data)
+                if session.closed is not None:
+                    continue
+                try:
+                    session.receive(data)
+                except ProtocolError as error:
+                    session.end_by(error)
+                except Exception:  # the edge of a session: a mistake of ours must not take the others down
+                    log.exception("session_failed", session_id=session.session_id, number=session.number)
+                    session.end_by(MISTAKE)
             # A stream that broke ends like one that the client has ended, but then grpc cancels the handler.
             await asyncio.sleep(BREAK_SECONDS)
         except BROKEN:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
-
-    def _receive(self, session: NativeSession, data: bytes) -> None:
-        try:
-            session.receive(data)
-        except ProtocolError as error:
-            session.end_by(error)
-        except Exception:  # the edge of a session: a mistake of ours must not take the others down
-            log.exception("session_failed", session_id=session.session_id, number=session.number)
-            session.end_by(MISTAKE)
 
 
 def join_handler(answer: Callable[[], pb.JoinResponse]) -> "grpc.RpcMethodHandler[bytes, bytes]":

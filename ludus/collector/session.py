@@ -155,7 +155,7 @@ class Session(ABC):
         """Called when a behavior is admitted, before its first steps are staged."""
 
     @abstractmethod
-    def _say_wait(self, reason: str) -> None:
+    def say_wait(self, reason: str) -> None:
         """Send the simulator the reason why no answer comes yet."""
 
     @abstractmethod
@@ -332,14 +332,8 @@ class Session(ABC):
         if len(stored) >= MAX_UNADMITTED_STEPS:
             raise too_many_unadmitted()
         if not stored:
-            self._say_wait(f"the run is preparing the behavior {batch.behavior}")
+            self.say_wait(f"the run is preparing the behavior {batch.behavior}")
         stored.append((step_id, batch))
-
-    @property
-    def _is_owed_a_step(self) -> bool:
-        return any(
-            len(runner.recorder.agents.acting([agent_index])) for runner, agent_index in self.agent_indexes.values()
-        )
 
     def _forget_agents(self) -> None:
         for runner, agent_index in self.agent_indexes.values():

@@ -68,7 +68,9 @@ class BatchTicks:
         if runner.waiting or runner.waits.reason is not None:  # in most turns, neither
             runner.observe_waits(self._loop.time(), last)
         if isinstance(runner, EvaluationRunner):
-            self._report_evaluations(runner)
+            runner.recorder.take_episodes()
+            for session_id, episode_batch, games in runner.episode_batches.take():
+                self._link.tell(messages.EvaluationEnded(runner.behavior, session_id, episode_batch, tuple(games)))
         if not isinstance(runner, LearningRunner):
             return
         if missing_blocks and not runner.wanted_blocks:
@@ -88,7 +90,12 @@ class BatchTicks:
         if not self.reports:
             return  # the snapshot goes with the deliveries before it
         if runner.number in self.opponents_of:
-            self._report_opponents(*self.opponents_of[runner.number])
+            opponent_runner, match_recorder = self.opponents_of[runner.number]
+            counts, matches = opponent_runner.take_counts(), match_recorder.take()
+            if any(counts):
+                self._link.tell(messages.StepsPlayed(opponent_runner.behavior, *counts))
+            if matches:
+                self._link.tell(messages.MatchesEnded(opponent_runner.behavior, tuple(matches)))
         episodes = runner.recorder.take_episodes()
         if episodes is not None:
             self.report_stats()  # so that a summary has the numbers of the episodes that it has
@@ -107,15 +114,3 @@ class BatchTicks:
         rows = self._stats.take()
         if rows:
             self._link.tell(messages.Stats(rows))
-
-    def _report_opponents(self, opponent_runner: OpponentRunner, match_recorder: MatchRecorder) -> None:
-        counts, matches = opponent_runner.take_counts(), match_recorder.take()
-        if any(counts):
-            self._link.tell(messages.StepsPlayed(opponent_runner.behavior, *counts))
-        if matches:
-            self._link.tell(messages.MatchesEnded(opponent_runner.behavior, tuple(matches)))
-
-    def _report_evaluations(self, runner: EvaluationRunner) -> None:
-        runner.recorder.take_episodes()
-        for session_id, episode_batch, games in runner.episode_batches.take():
-            self._link.tell(messages.EvaluationEnded(runner.behavior, session_id, episode_batch, tuple(games)))

@@ -62,8 +62,7 @@ class SessionCheckpoints:
             if name in session.agent_indexes:
                 self.admitted(name)
         if self._unadmitted:
-            reason = f"the run is preparing the behavior {next(iter(self._unadmitted))}"
-            self._send(pb.ConnectResponse(wait=pb.Wait(reason=reason)))
+            session.say_wait(f"the run is preparing the behavior {next(iter(self._unadmitted))}")
         return True
 
     def admitted(self, name: str) -> None:

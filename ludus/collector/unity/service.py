@@ -8,8 +8,7 @@ of them is replied to at a time, so that the next call can only be that one's (`
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 import grpc
@@ -97,7 +96,7 @@ class LocalCall:
     """A call from this process."""
 
     def __init__(self, metadata: Metadata) -> None:
-        self.trailing: dict[str, Any] = {}
+        self.trailing: Mapping[str, object] = {}
         """Metadata of the reply."""
         self._metadata = metadata
 
@@ -136,15 +135,15 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         """Answer one call of a player."""
         metadata = {key: value for key, value in context.invocation_metadata() or () if key.startswith("ludus-")}
         try:
-            message = _parse(data)
-        except ProtocolError as error:
-            return self._garbage(error, metadata, context)
+            message = shallow.Message.FromString(data)
+        except DecodeError:
+            return self._garbage(len(data), metadata, context)
         if SESSION_ID_METADATA in metadata:
             return await self._named(message, len(data), metadata, context)
         return await self._unnamed(message, len(data), metadata, context)
 
     async def _named(
-        self, message: shallow.Message, size: int, metadata: dict[str, Any], context: ExchangeCall
+        self, message: shallow.Message, size: int, metadata: Mapping[str, object], context: ExchangeCall
     ) -> bytes:
         session_id = str(metadata[SESSION_ID_METADATA])
         session = self._sessions.get(session_id)
@@ -165,7 +164,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         return await self._reply(session, message, size, context)
 
     async def _unnamed(
-        self, message: shallow.Message, size: int, metadata: dict[str, Any], context: ExchangeCall
+        self, message: shallow.Message, size: int, metadata: Mapping[str, object], context: ExchangeCall
     ) -> bytes:
         peer = context.peer()
         line = self._lines.get(peer)
@@ -204,7 +203,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             return self._goodbye(session, context)
         return reply if session.closed is None else self._goodbye(session, context)
 
-    def _open(self, context: ExchangeCall, session_id: str, metadata: dict[str, Any]) -> UnitySession:
+    def _open(self, context: ExchangeCall, session_id: str, metadata: Mapping[str, object]) -> UnitySession:
         ticket = _ticket(metadata) if self._tickets else None
         client = str(metadata.get(CLIENT_METADATA, ""))[:MAX_CLIENT]
         # A player that dials in by itself may be the Editor, and a bridge says whether it speaks for one.
@@ -258,8 +257,9 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         if line is not None and line.leave(session):
             del self._lines[peer]
 
-    def _garbage(self, error: ProtocolError, metadata: dict[str, Any], context: ExchangeCall) -> bytes:
+    def _garbage(self, size: int, metadata: Mapping[str, object], context: ExchangeCall) -> bytes:
         """End the session whose call cannot be read."""
+        error = ProtocolError(CloseCode.MALFORMED_MESSAGE, f"a message of {size} bytes is no UnityMessageProto")
         if SESSION_ID_METADATA in metadata:
             session = self._sessions.get(str(metadata[SESSION_ID_METADATA]))
             if session is not None and not session.was_opened_with(_ticket(metadata)):
@@ -280,17 +280,8 @@ _STRANGER = (
 _ANOTHER_TICKET = "each call of a bridge repeats the ticket that its session was opened with, and this one does not"
 
 
-def _ticket(metadata: dict[str, Any]) -> str:
+def _ticket(metadata: Mapping[str, object]) -> str:
     return str(metadata.get(TICKET_METADATA, ""))
-
-
-def _parse(data: bytes) -> shallow.Message:
-    try:
-        return shallow.Message.FromString(data)
-    except DecodeError:
-        raise ProtocolError(
-            CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no UnityMessageProto"
-        ) from None
 
 
 def _introduces(message: shallow.Message) -> bool:

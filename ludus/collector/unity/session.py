@@ -201,7 +201,7 @@ class UnitySession(Session):
             self._reported_problems.add(code)
             self._tell_problem(code, sentence)
 
-    def _say_wait(self, reason: str) -> None:
+    def say_wait(self, reason: str) -> None:
         """Do nothing: the protocol has no message for it."""
 
     def _say_close(self, code: str, reason: str, *, rejoin: bool) -> None:
@@ -267,7 +267,14 @@ class UnitySession(Session):
     def _step(self, output: shallow.Output) -> None:
         self._note_step()
         agents = output.rl_output
-        stats = self._hear(agents.side_channel) if agents.side_channel else []
+        stats: list[StatValue] = []
+        if agents.side_channel:
+            # Training analytics, float properties and raw bytes are of no concern to the training; the sender for the
+            # player (`ludus unity`) can hear them.
+            received = side_channels.read(agents.side_channel)
+            stats = received.stats
+            for sentence in received.refused:
+                self._report_problem(CloseCode.BAD_STAT.value, f"{sentence}; it is left out")
         for brain in output.rl_initialization_output.brain_parameters:
             self._brains.setdefault(brain.brain_name, brain)
         batches: list[BehaviorBatch] = []
@@ -295,17 +302,6 @@ class UnitySession(Session):
         if not self._missing:
             self._send(step_reply([], self._news()))
         self._stage(self._step_id, batches)
-
-    def _hear(self, data: bytes) -> list[StatValue]:
-        """Return reported stats. Raises ProtocolError.
-
-        Training analytics, float properties and raw bytes are of no concern to the training; the sender for the
-        player (`ludus unity`) can hear them.
-        """
-        received = side_channels.read(data)
-        for sentence in received.refused:
-            self._report_problem(CloseCode.BAD_STAT.value, f"{sentence}; it is left out")
-        return received.stats
 
     def _begin(self, name: str, first: shallow.Info) -> InfoReader | None:
         """Take a behavior whose first agents are here. None: its game has not announced it."""
