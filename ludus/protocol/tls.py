@@ -105,8 +105,12 @@ class TlsFiles:
         for file in (self.certificate, self.client_ca):
             if file is not None:
                 check_certificates(file)
+
+        def pass_phrase() -> NoReturn:
+            raise ValueError(f"{self.key} is encrypted; Ludus cannot ask for a pass phrase: name a file without one")
+
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, self._no_pass_phrase)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, pass_phrase)
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise ValueError(f"{self.key} is not the key of the certificate in {self.certificate}") from None
@@ -121,9 +125,6 @@ class TlsFiles:
         client_ca = None if self.client_ca is None else self.client_ca.read_bytes()
         pair = (self.key.read_bytes(), self.certificate.read_bytes())
         return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
-
-    def _no_pass_phrase(self) -> NoReturn:
-        raise ValueError(f"{self.key} is encrypted; Ludus cannot ask for a pass phrase: name a file without one")
 
 
 def check_certificates(file: Path) -> None:

@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 FILE_VERSION = "brain.Event:2"
-WRITER = "ludus"
 
 
 class TensorBoardMissing(Exception):
