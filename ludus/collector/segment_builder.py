@@ -61,8 +61,12 @@ class SegmentBuilder:
         length = agents.length[slots]
         within = length % self._rows
         if np.count_nonzero(within) < len(slots):
-            fresh = within == 0
-            self._open_blocks(slots[fresh], length[fresh])
+            fresh = slots[within == 0]
+            blocks = np.array(self.blocks[-len(fresh) :], np.int64)
+            assert len(blocks) == len(fresh), "the batcher answers no more than there are blocks"
+            del self.blocks[-len(fresh) :]
+            agents.blocks[fresh, length[within == 0] // self._rows] = blocks
+            agents.row[fresh] = blocks * self._stride - 1
         rows = agents.row[slots] + 1
         for column, values in zip(self._columns, observations, strict=True):
             column[rows] = values
@@ -162,14 +166,6 @@ class SegmentBuilder:
             self.round = None if others.any() else round_number
         else:
             self.round = None
-
-    def _open_blocks(self, slots: Slots, lengths: Ints) -> None:
-        count = len(slots)
-        blocks = np.array(self.blocks[-count:], np.int64)
-        assert len(blocks) == count, "the batcher answers no more than there are blocks"
-        del self.blocks[-count:]
-        self._agents.blocks[slots, lengths // self._rows] = blocks
-        self._agents.row[slots] = blocks * self._stride - 1
 
     def _split(self, slot: int) -> None:
         """Cut a segment before its newest step, which becomes the first one of a segment of its own."""

@@ -196,7 +196,15 @@ class CollectorServer:
                 if session is not None:
                     session.end(message.code, message.reason, rejoin=CloseCode(message.code).rejoin)
             case commands.Parameters():
-                self._take_parameters(message)
+                parameters, number = message.environment_parameters, message.parameter_set
+                self.host.settings = replace(
+                    self.host.settings, environment_parameters=parameters, parameter_set=number
+                )
+                if message.reset:  # else sessions look at them with every answer
+                    for runner in self._runners.values():
+                        self._ticks.deliver(runner)  # segments of one team's turn come before those of another one's
+                    for session in [session for session in self.sessions if session.number >= 0]:
+                        session.reset()
             case commands.Hold():
                 self._ticks.reports = True
                 self._barrier.begin(self.host.now() + message.timeout)
@@ -227,19 +235,6 @@ class CollectorServer:
         for runner in self._runners.values():
             runner.held_for = next(iter(self._held_by), None)
             runner.schedule()
-
-    def _take_parameters(self, message: commands.Parameters) -> None:
-        """Keep the newest environment parameters; sessions look at them with every answer, or are reset now."""
-        self.host.settings = replace(
-            self.host.settings,
-            environment_parameters=message.environment_parameters,
-            parameter_set=message.parameter_set,
-        )
-        if message.reset:
-            for runner in self._runners.values():
-                self._ticks.deliver(runner)  # segments of one team's turn come before those of another one's
-            for session in [session for session in self.sessions if session.number >= 0]:
-                session.reset()
 
     # The clock --------------------------------------------------------------------------------------------------
 
