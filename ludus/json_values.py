@@ -3,5 +3,4 @@
 from typing import Any, TypeAlias
 
 JsonObject: TypeAlias = dict[str, Any]
-"""A parsed JSON object. Its values are None, bool, int, float, str, lists, and objects again: who reads one by its key
-knows which."""
+"""A parsed JSON object. Its values are None, bool, int, float, str, lists, and objects again; the key says which."""

@@ -81,7 +81,6 @@ class LearnSettings:
     environment: EnvironmentSettings
     engine: EngineSettings
     checkpoints: CheckpointSettings
-    config_path: Path | None = None
     warnings: list[str] = field(default_factory=list)
     remote_env: bool = False
     """Whether this command launches no game."""
@@ -155,7 +154,6 @@ def read_settings(typed: argparse.Namespace) -> LearnSettings:
         environment,
         _build(EngineSettings, sections["engine_settings"]),
         _build(CheckpointSettings, sections["checkpoint_settings"]),
-        path,
         warnings,
         bool(typed.remote_env),
     )

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, Unpack
+from typing import Final, TypedDict, Unpack
 from uuid import uuid4
 
 import click
@@ -51,10 +51,17 @@ from ludus.cli.render import (
 from ludus.cli.run_data import diff, logs, metrics, mirror, profile, series
 from ludus.client import TERMINAL_STATES, Client, NotSaved, WaitTimedOut
 from ludus.client.backoff import ServerBackoff
-from ludus.client.runs import RunDescription
 from ludus.json_values import JsonObject
 from ludus.metric_keys import SHORT_KEYS, full_key
 from ludus.schemas import Amendments, EnvironmentParameters, PlannedRun, Run, RunListed
+
+
+class Description(TypedDict):
+    """What is said of a new run beside its configuration."""
+
+    name: str | None
+    tags: tuple[str, ...]
+    priority: int
 
 
 @click.group()
@@ -103,7 +110,8 @@ def create(
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
-    **described: Unpack[RunDescription],
+    owner: str,
+    **described: Unpack[Description],
 ) -> None:
     """Queue a training run with the configuration in FILE (`-` is standard input)."""
     if (file is None) == (stored is None):
@@ -113,12 +121,12 @@ def create(
     changes = dict(overrides) if seed is None else {**dict(overrides), "seed": seed}
     with sending(sent):
         if validate_only:
-            planned = client.runs.plan(source, overrides=changes, **described)
+            planned = client.runs.plan(source, overrides=changes, owner=owner, **described)
             print_answer(planned, partial(_show_plan, file=sent), as_json=as_json)
             return
         # All requests have the same idempotency key, so that the run is created once.
         key = str(uuid4()) if idempotency_key is None else idempotency_key
-        queue = partial(client.runs.create, source, overrides=changes, idempotency_key=key, **described)
+        queue = partial(client.runs.create, source, overrides=changes, idempotency_key=key, owner=owner, **described)
         backoff = ServerBackoff(timeout)
         created = queue() if timeout is None else backoff.persist(queue)
     print_answer(created, id_of, as_json=as_json)
@@ -461,7 +469,7 @@ def branch(
     timeout: float | None,
     requirements: tuple[Requirement, ...],
     as_json: bool,
-    **described: Unpack[RunDescription],
+    **described: Unpack[Description],
 ) -> None:
     """Queue a new run with the configuration of RUN, changed by --set, that starts from a checkpoint of RUN."""
     created = client.runs.branch(run, overrides=dict(overrides), **described)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypedDict, Unpack
+from typing import Final
 
 from ludus.client.backoff import ServerBackoff
 from ludus.client.errors import Busy, RunStalled, ServerUnreachable, WaitTimedOut
@@ -48,17 +48,6 @@ class StoredConfig:
     version: int | None = None
 
 
-class RunDescription(TypedDict, total=False):
-    """What is said of a run beside its configuration."""
-
-    name: str | None
-    tags: Sequence[str]
-    priority: int
-    """Of a project's runs, those with a higher one are trained first."""
-    owner: str
-    """A label: of one token's runs, those of the owner with fewer in training go first."""
-
-
 Config = Mapping[str, object] | str | StoredConfig
 """The source of a run's configuration: a document, its YAML or JSON text, or a stored one."""
 
@@ -71,21 +60,34 @@ class Runs(Resource):
         config: Config,
         *,
         overrides: Mapping[str, object] | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        priority: int = 0,
+        owner: str = "",
         idempotency_key: str | None = None,
-        **described: Unpack[RunDescription],
     ) -> Run:
         """Queue a training run.
 
         `config` is a document, its YAML text, or a `StoredConfig`; `overrides` maps dotted paths
-        (`behaviors.CartPole.max_steps`) to values.
+        (`behaviors.CartPole.max_steps`) to values. Of a project's runs, those with a higher priority
+        are trained first; `owner` is a label: of one token's runs, those of the owner with fewer in training go first.
         """
-        return self._post(Run, "/v1/runs", _body(config, overrides, described), idempotency_key)
+        body = _body(config, overrides, name=name, tags=texts(tags), priority=priority, owner=owner)
+        return self._post(Run, "/v1/runs", body, idempotency_key)
 
     def plan(
-        self, config: Config, *, overrides: Mapping[str, object] | None = None, **described: Unpack[RunDescription]
+        self,
+        config: Config,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        priority: int = 0,
+        owner: str = "",
     ) -> PlannedRun:
         """Check a configuration as `create` does, without a run; returns the resolved configuration."""
-        return self._post(PlannedRun, "/v1/runs", {**_body(config, overrides, described), "validate_only": True})
+        body = _body(config, overrides, name=name, tags=texts(tags), priority=priority, owner=owner)
+        return self._post(PlannedRun, "/v1/runs", {**body, "validate_only": True})
 
     def compare(self, runs: Sequence[str], metrics: Sequence[str] = ()) -> RunComparison:
         """Return several runs side by side, at most 200: the keys in which their configurations differ, and numbers.
@@ -233,7 +235,9 @@ class Runs(Resource):
         *,
         overrides: Mapping[str, object] | None = None,
         go_on: bool = False,
-        **described: Unpack[RunDescription],
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        priority: int = 0,
     ) -> Run:
         """Queue another run that begins with a checkpoint of this one, and is configured like it.
 
@@ -242,7 +246,7 @@ class Runs(Resource):
         """
         begin = self._get(Checkpoint, route("runs", run, "checkpoints", checkpoint))
         config = branched(self.get(begin.run_id).config, begin.id, begin.steps, go_on=go_on)
-        return self.create(config, overrides=overrides, **described)
+        return self.create(config, overrides=overrides, name=name, tags=tags, priority=priority)
 
 
 def branched(
@@ -257,10 +261,10 @@ def branched(
     return {**config, "checkpoint_settings": {**config.get("checkpoint_settings", {}), **begin}, "behaviors": sections}
 
 
-def _body(config: Config, overrides: Mapping[str, object] | None, described: RunDescription) -> JsonObject:
+def _body(config: Config, overrides: Mapping[str, object] | None, **described: object) -> JsonObject:
     """Return the body of a request to create a run."""
-    source: dict[str, object] = {"config": config}
     if isinstance(config, StoredConfig):
-        source = {"config_name": config.name, "config_version": config.version}
-    described = {**described, "tags": texts(described.get("tags", ()))}
-    return without_none(overrides=dict(overrides or {}), **source, **described)
+        described |= {"config_name": config.name, "config_version": config.version}
+    else:
+        described["config"] = config
+    return without_none(overrides=dict(overrides or {}), **described)

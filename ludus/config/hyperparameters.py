@@ -92,11 +92,6 @@ class OnPolicyHyperparameters(_Buffered):
     collectors on slow links, where `Policy/Lag` is above 1.
     """
 
-    @property
-    def minibatches_per_epoch(self) -> int:
-        """Full minibatches in one pass over a full buffer."""
-        return self.buffer_size // self.batch_size
-
 
 class PPOHyperparameters(OnPolicyHyperparameters):
     """Proximal Policy Optimization (Schulman et al. 2017)."""

@@ -39,8 +39,6 @@ CODES: Final = {
     "wrong_type": "A value of another type than the key has.",
 }
 """Every code that a `Problem` can have, with its meaning."""
-WARNINGS: Final = frozenset({"deprecated", "doubtful", "no_effect"})
-"""The codes of warnings."""
 
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and list indices that lead to a value."""

@@ -100,7 +100,7 @@ USE_INSTEAD = {
 }
 """Words that were names here, and the field's words."""
 
-EXEMPT = {"num_epoch", "minibatches_per_epoch", "epochs"}
+EXEMPT = {"num_epoch", "epochs"}
 """ML-Agents' and PyTorch's names, in which an epoch is a pass over data."""
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ludus.config.hyperparameters import PPOHyperparameters
 from tests.server.config.checks import behavior, codes_of, ppo_of, problem_of
 
 
@@ -42,11 +41,7 @@ def test_a_batch_larger_than_the_buffer_is_refused(hyperparameters: dict[str, in
 def test_a_batch_as_large_as_the_buffer_is_legal() -> None:
     ppo = ppo_of(behavior(hyperparameters={"batch_size": 64, "buffer_size": 64})).hyperparameters
 
-    assert ppo.minibatches_per_epoch == 1
-
-
-def test_an_incomplete_minibatch_does_not_count() -> None:
-    assert PPOHyperparameters(batch_size=64, buffer_size=200).minibatches_per_epoch == 3
+    assert ppo.batch_size == ppo.buffer_size == 64
 
 
 def test_a_word_that_is_no_schedule_is_said_once() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from ludus.config.network import NetworkSettings
-from ludus.config.problems import WARNINGS
 from server.config.resolution import resolve, review
 from server.config.rules import refuse_unsupported, unsupported
 from server.kit.errors import InvalidConfig
@@ -60,7 +59,6 @@ def test_what_runs_can_do_is_not_refused() -> None:
 def warnings_of(document: dict[str, Any]) -> dict[str, str]:
     """Resolve a document without mistakes, and return the codes of its warnings by path."""
     warnings = review(document)[1]
-    assert {warning.code for warning in warnings} <= WARNINGS
     return {warning.path: warning.code for warning in warnings}
 
 
