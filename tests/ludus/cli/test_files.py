@@ -17,7 +17,7 @@ COMMANDS = (
     "config upgrade FILE",
     "config upgrade GOOD --sampler FILE",
     "config upgrade GOOD --curriculum FILE",
-    "learn FILE --run-id read --env /nonexistent",
+    LEARN := "learn FILE --run-id read --env /nonexistent",
     "fake-server --script FILE",
 )
 """All commands that take a text."""
@@ -64,8 +64,10 @@ def test_what_is_no_text_in_utf_8_is_refused_with_what_it_is(
     assert says in " ".join(words.split())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("kind", ["missing", "folder", "deep"])
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [*((command, "missing") for command in COMMANDS), (COMMANDS[0], "folder"), (COMMANDS[0], "deep"), (LEARN, "deep")],
+)
 def test_what_is_no_file_and_what_is_too_deep_is_refused(
     tmp_path: Path, typed: Callable[[str], tuple[int, str]], command: str, kind: str
 ) -> None:
