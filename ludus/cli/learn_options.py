@@ -129,7 +129,15 @@ def read_settings(typed: argparse.Namespace) -> LearnSettings:
     flags = {key: value for key, value in vars(typed).items() if value is not None}
     path = Path(flags["trainer_config_path"]) if "trainer_config_path" in flags else None
     document = {} if path is None else read_document(path)
-    sections = {name: _section_of(document, name) for name in _SECTIONS}
+    sections: dict[str, JsonObject] = {}
+    for name, kind in _SECTIONS.items():
+        section = document.pop(name, {})
+        if not isinstance(section, dict):
+            raise LearnError(f"Unsupported config {section} for {kind.__name__}.")
+        if unknown := [key for key in section if key not in get_type_hints(kind)]:
+            where = f"in your YAML file for {kind.__name__}"
+            raise LearnError(f"The option {unknown[0]} was specified {where}, but is invalid.")
+        sections[name] = dict(section)
     removed = {
         "train_model": "The --train option has been deprecated. Train mode is now the default.",
         "torch": "The --torch option was removed: PyTorch is the only framework.",
@@ -176,20 +184,6 @@ def read_document(path: Path) -> JsonObject:
     if not isinstance(document, dict):
         raise LearnError(f"The config file {path} is no mapping; it needs at least `behaviors`.")
     return document
-
-
-def _section_of(document: JsonObject, name: str) -> JsonObject:
-    """Remove a section from the document and return it."""
-    section = document.pop(name, {})
-    if not isinstance(section, dict):
-        raise LearnError(f"Unsupported config {section} for {_SECTIONS[name].__name__}.")
-    legal = get_type_hints(_SECTIONS[name])
-    for key in section:
-        if key not in legal:
-            raise LearnError(
-                f"The option {key} was specified in your YAML file for {_SECTIONS[name].__name__}, but is invalid."
-            )
-    return dict(section)
 
 
 def _choose_beginning(section: JsonObject, flags: JsonObject, warnings: list[str]) -> None:
