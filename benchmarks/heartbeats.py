@@ -32,11 +32,11 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.leases.repository import Renewal
 from server.lifecycle.service import RunService
-from server.runs.bottleneck.diagnosis import TimeSpent
+from server.runs.diagnosis import TimeSpent
 from server.runs.repository import NewRun
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import RecordingWakeUp

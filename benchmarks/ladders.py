@@ -36,9 +36,9 @@ from server.app.services import Services
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
-from server.ladders.ratings.job import PAUSE_SECONDS, RatingJob
+from server.ladders.ratings import PAUSE_SECONDS, RatingJob
 from server.ladders.refs import PlayedMatch, PlayedParticipant
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun

@@ -28,8 +28,8 @@ from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilde
 from server.config.resolution import resolve
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
-from server.ladders.ratings.job import PAUSE_SECONDS, RatingJob
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.ladders.ratings import PAUSE_SECONDS, RatingJob
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun

@@ -25,7 +25,7 @@ from ludus.config.run import RunConfig
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.jobs import JobLoop
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim, RunQueue
 from server.lifecycle.service import RunService
 from server.metrics.jobs import packing_job

@@ -24,7 +24,7 @@ from sqlalchemy import make_url
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.errors import DatabaseUnavailable
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.chaos.servers import PgBouncer

@@ -21,7 +21,7 @@ from sqlalchemy import insert, text
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.lifecycle.progress.repository import ProgressRepository
+from server.lifecycle.progress import ProgressRepository
 from server.runs.models import Run, RunTag
 from server.runs.repository import RunRepository
 

@@ -47,7 +47,7 @@ from server.kit.db.database import Database, tracer_of
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
 from server.kit.tracing import Tracer
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from tests.factories import RecordingWakeUp, make_checkpoint, make_run
 from worker.host.telemetry import AttemptMeasurement, AttemptSpans, WorkerTelemetry

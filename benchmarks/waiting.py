@@ -30,7 +30,7 @@ from ludus.sdk.join import JoinClient, Target
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.ports import listens
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun, RunRepository

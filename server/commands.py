@@ -253,7 +253,7 @@ def verify_artifacts(ctx: click.Context, *, quick: bool, home: Path | None, as_j
     from ludus.cli.render import print_json, printable  # noqa: PLC0415
     from server.kit.artifacts.opening import open_store  # noqa: PLC0415
     from server.kit.db.migrate import existing  # noqa: PLC0415
-    from server.lifecycle.verification.repository import Fault, verify  # noqa: PLC0415
+    from server.lifecycle.verification import Fault, verify  # noqa: PLC0415
 
     settings = load_settings(**({} if home is None else {"home": home}))
     differences = []

@@ -10,7 +10,7 @@ from ludus.schemas.states import RunState
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import NewCheckpoint
 from server.kit.db.database import Database
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim, RunQueue
 from server.lifecycle.service import RunService
 from server.metrics.models import MetricTail

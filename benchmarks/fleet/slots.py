@@ -28,7 +28,7 @@ from server.kit.db.database import Database
 from server.kit.errors import BrokerUnavailable, DatabaseUnavailable, LeaseLost
 from server.kit.queue import WakeUpQueue, make_celery, queues_of
 from server.kit.settings import QueueSettings, Settings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim, RunQueue
 from server.metrics.points import MetricPoint
 from server.runs.scheduling.demand import Offer

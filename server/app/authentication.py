@@ -20,7 +20,7 @@ from server.kit.http.problems import problem_response
 from server.kit.listening import LOOPBACK
 from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
-from server.kit.waking import on_loop
+from server.kit.token_watcher import on_loop
 
 log = structlog.get_logger(__name__)
 

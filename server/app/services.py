@@ -26,7 +26,7 @@ from server.runs.events.projects import ProjectEvents
 from server.runs.events.streams import DatabaseEvents, EventStreams, StreamLimits
 from server.runs.events.tailer import Tailer
 from server.runs.waits import Waits
-from server.workers.fleet.collector import FleetMetrics
+from server.workers.fleet import FleetMetrics
 
 
 class Readiness:

@@ -1,22 +1,41 @@
-"""Assessments in the database, the policies that they judge, and what an attempt writes."""
+"""Assessments in the database, one row per run; the policies that they judge, and what an attempt writes."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import select
-from sqlalchemy.orm import load_only
+from sqlalchemy import ForeignKey, Integer, String, select
+from sqlalchemy.orm import Mapped, load_only, mapped_column
 
 from ludus.config.assessment import TrainedPolicy, checkpoints_of
 from ludus.config.behavior import TrainerConfig
 from ludus.config.run import RunConfig
-from server.assessments.models import RunAssessment
 from server.checkpoints.models import Checkpoint
+from server.kit.db.base import Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
 from server.kit.errors import AssessmentNotFound, CheckpointNotFound
-from server.runs.attempts.repository import AttemptFence
+from server.runs.attempts import AttemptFence
 from server.runs.models import Run
+
+
+class RunAssessment(Base):
+    """Where an assessment stands. Written as a whole each time, so that nothing can count twice."""
+
+    __tablename__ = "run_assessments"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(Integer)
+    """Attempt that wrote it."""
+    verdict: Mapped[str | None] = mapped_column(String(16))
+    """`pass`, `fail` or `undecided`; None while it goes on."""
+    games: Mapped[int] = mapped_column(Integer)
+    """Games, or episodes, that are counted."""
+    result: Mapped[dict[str, Any]] = mapped_column(Json)
+    """The JSON form of `ludus.schemas.MatchResult` or `EvaluationResult`."""
+    state: Mapped[dict[str, Any]] = mapped_column(Json)
+    """The trainer's counts, from which the next attempt continues."""
+    updated_at: Mapped[float] = mapped_column(Timestamp)
 
 
 class AssessmentRepository(Repository):

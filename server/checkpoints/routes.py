@@ -26,7 +26,7 @@ from server.checkpoints.repository import (
     UploadedCheckpointRepository,
     ref,
 )
-from server.checkpoints.retention.repository import ExpiredCheckpoint, Limits, RetentionRepository, by_run
+from server.checkpoints.retention import ExpiredCheckpoint, Limits, RetentionRepository, by_run
 from server.checkpoints.service import AliasService, CheckpointService, request_checkpoint
 from server.checkpoints.uploads import inspect, publish
 from server.kit.db.database import Session

@@ -6,10 +6,10 @@ from ludus.config.run import KeepBest
 from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import CheckpointRef, NewCheckpoint, overall_score
 from server.checkpoints.repository import CheckpointRepository, CheckpointRequestRepository, ref
-from server.checkpoints.retention.repository import RetentionRepository
+from server.checkpoints.retention import RetentionRepository
 from server.checkpoints.service import CheckpointService
 from server.kit.db.database import Session
-from server.runs.attempts.repository import AttemptFence, CheckpointSaved
+from server.runs.attempts import AttemptFence, CheckpointSaved
 from server.runs.events.repository import Note
 from server.runs.models import Attempt
 

@@ -23,7 +23,7 @@ import structlog
 
 from ludus.schemas.states import RunState
 from server.access.repository import AuditRepository, SessionRepository
-from server.checkpoints.retention.job import Retention
+from server.checkpoints.retention import Retention
 from server.controller.notifier import WakeUpNotifier
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
@@ -36,11 +36,11 @@ from server.kit.settings import ControllerSettings, Settings
 from server.kit.telemetry import ControllerTelemetry, LoopHeartbeat, Probes, serve_metrics
 from server.kit.tracing import open_tracer
 from server.kit.wake_up import WakeUp
-from server.ladders.ratings import job as ratings
+from server.ladders import ratings
+from server.lifecycle import retention as rows
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
-from server.lifecycle.lending.repository import SlotLending
-from server.lifecycle.retention import job as rows
-from server.lifecycle.retention.job import RowRetention, delete_in_batches
+from server.lifecycle.lending import SlotLending
+from server.lifecycle.retention import RowRetention, delete_in_batches
 from server.lifecycle.service import ROWS
 from server.metrics.jobs import MetricRetention, packing_job
 from server.runs.scheduling.order import Account, Obstacle, obstacle

@@ -10,9 +10,8 @@ from fastapi import Path as InPath
 
 from ludus import schemas
 from server.demonstrations.files import DemonstrationFiles
-from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationInUse, DemonstrationInvalid, DemonstrationNotFound
-from server.demonstrations.repository import DemonstrationRepository, ref
+from server.demonstrations.repository import Demonstration, DemonstrationRepository, ref
 from server.demonstrations.service import DemonstrationMerge, DemonstrationService, DemonstrationSubsample
 from server.kit.db.keyset import by_name
 from server.kit.errors import ArtifactNotFound, StorageFull

@@ -11,9 +11,8 @@ from ludus.config.run import RunConfig
 from ludus.config.values import DemonstrationId
 from ludus.demonstrations import DemonstrationError, check_fit
 from server.demonstrations.files import Inspected
-from server.demonstrations.models import Demonstration
 from server.demonstrations.refs import DemonstrationInUse, spec_from_json, spec_to_json
-from server.demonstrations.repository import DemonstrationRepository, ref
+from server.demonstrations.repository import Demonstration, DemonstrationRepository, ref
 from server.kit.artifacts.repository import GivenUpFileRepository
 from server.kit.artifacts.store import Stored
 from server.kit.db.clock import now

@@ -22,8 +22,7 @@ from ludus.protocol.options import BROKEN, COLLECTOR_SERVICE, REASON_METADATA, T
 from ludus.protocol.tickets import TicketClaims, TicketExpired, TicketInvalid, verify
 from server.gateway.errors import BadTicket, CollectorLost, CollectorUnreachable, GatewayClosing, OldTicket
 from server.kit.listening import GatewaySettings
-from server.kit.token_watcher import TokenWatcher
-from server.kit.waking import on_loop
+from server.kit.token_watcher import TokenWatcher, on_loop
 
 CONNECT: Final = "/ludus.v1.SimulationService/Connect"
 COLLECT: Final = f"{COLLECTOR_SERVICE}Collect"

@@ -55,9 +55,8 @@ from server.kit.listening import GatewaySettings
 from server.kit.principal import ANONYMOUS, Principal, everything
 from server.kit.rates import Rate
 from server.kit.telemetry import GatewayTelemetry
-from server.kit.token_watcher import TokenWatcher, WatchedRequest
+from server.kit.token_watcher import TokenWatcher, WatchedRequest, on_loop
 from server.kit.tracing import Tracer
-from server.kit.waking import on_loop
 from server.simulators.repository import Assigned, JoinAnswer, NotReady, Placement
 
 _log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from ipaddress import IPv6Address
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -21,7 +21,6 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from ludus.config.values import Label
 from server.kit.artifacts.address import S3Address
 from server.kit.listening import ApiSettings, GatewaySettings, Group, Port, Seconds, TelemetrySettings
-from server.kit.metrics_settings import MetricsSettings
 from server.kit.scheduling import SchedulingSettings
 from server.kit.secret_files import SUFFIX, read_secret_files
 
@@ -268,6 +267,38 @@ class WebhookSettings(Group):
     """Messages that one controller sends at once."""
     retention_seconds: Seconds = 30 * 86400
     """How long deliveries and their attempts stay in the log."""
+
+
+Days = Annotated[float, Field(gt=0, le=36500)]
+
+
+class MetricsSettings(Group):
+    """How long the controller keeps metrics of runs, and where. Newest and extreme values are kept for ever."""
+
+    archive_days: Days | None = 7
+    """Days after its end when a run's metrics move from the database to a Parquet file in the artifact store; the API
+    reads them there. Empty: never.
+    """
+    project_archive_days: dict[str, Days | None] = Field(default={})
+    """The same for projects by name, before `archive_days`, as JSON: `{"bots": 1, "league": null}`."""
+    full_days: Days | None = None
+    """Age in days at which the points of a metric are thinned to `thinned_points`. The last one and the extremes are
+    always kept. Default: never.
+    """
+    project_full_days: dict[str, Days | None] = Field(default={})
+    """The same for projects by name, before `full_days`, as JSON: `{"bots": 30}`."""
+    thinned_points: int = Field(default=2000, ge=100, le=1_000_000)
+    """Maximum number of points of one metric that are older than `full_days`."""
+
+    def full_days_of(self, project: str) -> float | None:
+        """Return `full_days` of a project."""
+        return self.project_full_days.get(project, self.full_days)
+
+    @field_validator("archive_days", "full_days", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: object) -> object:
+        """Take an empty variable for none."""
+        return None if value == "" else value
 
 
 class LogSettings(Group):

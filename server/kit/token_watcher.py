@@ -5,15 +5,28 @@ open. One thread looks up all tokens and sessions with something open, with one 
 much is open. While the database does not answer, everything stays open.
 """
 
+import asyncio
 import copy
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import structlog
 
 from server.kit.errors import LudusError, Unauthenticated
+
+
+def on_loop(act: Callable[[], object]) -> Callable[[], None]:
+    """Return a function for any thread that schedules `act` on the running loop, unless the loop has ended."""
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop has ended, and its tasks with it
+            loop.call_soon_threadsafe(act)
+
+    return wake
+
 
 LOOK_SECONDS: Final = 5.0
 """Longest time until a token that another process revoked, or that expired, is noticed."""

@@ -19,9 +19,9 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, ServicesDep
 from server.kit.listing import ListQuery, Page
-from server.ladders.matches.repository import MatchRepository
+from server.ladders.matches import MatchRepository
 from server.ladders.models import Ladder, LadderMatch, LadderPlayer, RatingPoint
-from server.ladders.ratings.repository import RatingRepository
+from server.ladders.ratings import RatingRepository
 from server.ladders.refs import (
     LadderExists,
     LadderInUse,

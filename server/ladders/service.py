@@ -9,9 +9,9 @@ from ludus.config.selfplay import SelfPlaySettings
 from server.checkpoints.repository import InitialCheckpoints
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
-from server.ladders.matches.repository import MatchLedger
+from server.ladders.matches import MatchLedger
 from server.ladders.models import Ladder, LadderMatch, LadderPlayer
-from server.ladders.ratings.repository import RatingRepository
+from server.ladders.ratings import RatingRepository
 from server.ladders.refs import LadderInUse, PlayerExists, PlayerKind
 from server.ladders.repository import LadderRepository, PlayerRepository
 from server.ladders.requests import MatchReport, PlayerCreate

@@ -39,12 +39,12 @@ from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, EditDep, Services, ServicesDep, shared
 from server.kit.listing import ListQuery, Order, Page
 from server.ladders.service import LadderService
-from server.lifecycle.blocked.repository import BlockedRepository
-from server.lifecycle.progress.repository import ProgressRepository
+from server.lifecycle.blocked import BlockedRepository
+from server.lifecycle.progress import ProgressRepository
 from server.lifecycle.service import DeletionService, RunEnding, RunInUse, RunNotEnded, RunNotPaused, RunService
 from server.metrics.points import ListedMetric
 from server.metrics.repository import MetricRepository, values_by_run
-from server.runs.amendments.service import AmendmentService, RunChanges, RunUpdate
+from server.runs.amendments import AmendmentService, RunChanges, RunUpdate
 from server.runs.models import Run
 from server.runs.repository import METRIC, NewRun, RunRepository
 from server.runs.stored_configs.repository import ConfigRepository

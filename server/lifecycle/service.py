@@ -17,9 +17,9 @@ from server.kit.errors import Conflict, RunNotFound
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
 from server.kit.wake_up import WakeUp
 from server.ladders.service import LadderService
-from server.lifecycle.deletion.repository import DeletionRepository
+from server.lifecycle.deletion import DeletionRepository
 from server.lifecycle.leases.repository import finish
-from server.runs.amendments.service import AmendmentService, RunChanges
+from server.runs.amendments import AmendmentService, RunChanges
 from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import Run
 from server.runs.repository import NewRun, RunRepository
@@ -186,8 +186,8 @@ class DeletionService:
     In one transaction: the users of the run are looked for, webhooks get its last event, and a row of `deleted_runs`
     takes the run's place: from the commit on it is not found any more. So a process that is killed anywhere leaves the
     whole run, or none of it. The same transaction deletes up to `ROWS` rows of the run, which are all of a small one.
-    The controller deletes the rest, as many at a time (`server.lifecycle.retention.job`), the run's own row last, and
-    then the files (`server.checkpoints.retention.job`).
+    The controller deletes the rest, as many at a time (`server.lifecycle.retention`), the run's own row last, and
+    then the files (`server.checkpoints.retention`).
     """
 
     def __init__(self, session: Session) -> None:

@@ -23,7 +23,7 @@ from server.kit.db.database import Database, Session
 from server.kit.db.ids import new_id
 from server.kit.errors import LudusError
 from server.kit.jobs import Job, handle_rows
-from server.kit.metrics_settings import MetricsSettings
+from server.kit.settings import MetricsSettings
 from server.metrics import parquet
 from server.metrics.models import MetricArchive
 from server.metrics.points import thinned

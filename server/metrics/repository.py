@@ -43,7 +43,7 @@ from server.kit.db.clock import now
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
-from server.kit.metrics_settings import MetricsSettings
+from server.kit.settings import MetricsSettings
 from server.kit.states import LEASED
 from server.metrics.models import OPEN_SQL, LatestMetric, MetricArchive, MetricChunk, MetricTail
 from server.metrics.points import (
@@ -57,7 +57,7 @@ from server.metrics.points import (
     Points,
     Window,
 )
-from server.runs.attempts.repository import AttemptFence
+from server.runs.attempts import AttemptFence
 from server.runs.models import BEING_DELETED, Attempt, Run
 
 NAME_LENGTH = 200

@@ -55,7 +55,7 @@ class Lease(Base):
     step_at: Mapped[float] = mapped_column(Timestamp)
     """When the step moved last."""
     time_spent: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """`server.runs.bottleneck.diagnosis.TimeSpent.pack`."""
+    """`server.runs.diagnosis.TimeSpent.pack`."""
 
     __table_args__ = ({"postgresql_with": {"fillfactor": "20"}},)
 
@@ -226,7 +226,7 @@ class Attempt(Base):
     started_at: Mapped[float] = mapped_column(Timestamp)
     ended_at: Mapped[float | None] = mapped_column(Timestamp)
     time_spent: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """Where its newest time went (`server.runs.bottleneck.diagnosis.TimeSpent`), in the end."""
+    """Where its newest time went (`server.runs.diagnosis.TimeSpent`), in the end."""
     profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """The newest request for a profile: `ludus.schemas.Profile` without run and attempt."""
     places_asked: Mapped[bool | None] = mapped_column()

@@ -33,7 +33,7 @@ from server.kit.db.repository import Repository
 from server.kit.errors import Conflict, LogNotFound, Problem, RunEnded, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.kit.states import TERMINAL, Intent
-from server.runs.bottleneck.diagnosis import TimeSpent
+from server.runs.diagnosis import TimeSpent
 from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import BEHIND, BEING_DELETED, Attempt, Lease, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand

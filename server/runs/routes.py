@@ -22,10 +22,10 @@ from server.kit.http.listing import ListPage, PagingDep
 from server.kit.http.parameters import AttemptNumber, FileName, RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep, EditDep, ServicesDep
-from server.runs.amendments.repository import AmendmentRepository
-from server.runs.bottleneck.diagnosis import TimeSpent, diagnose
-from server.runs.environment_parameters.service import EnvironmentParametersUpdate, ParameterService
-from server.runs.profiles.repository import ProfileNotFound, ProfileRepository
+from server.runs.amendments import AmendmentRepository
+from server.runs.diagnosis import TimeSpent, diagnose
+from server.runs.environment_parameters import EnvironmentParametersUpdate, ParameterService
+from server.runs.profiles import ProfileNotFound, ProfileRepository
 from server.runs.repository import RunNotRunning, RunRepository
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

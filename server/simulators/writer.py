@@ -5,11 +5,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from server.kit.db.texts import storable, storable_json
-from server.runs.attempts.repository import AttemptFence, SimulatorChanged
+from server.runs.attempts import AttemptFence, SimulatorChanged
 from server.runs.events.repository import Note
 from server.runs.models import Attempt
+from server.runs.refs import EdgeCollectorRef
 from server.simulators.models import Simulator
-from server.simulators.refs import EdgeCollectorRef
 from server.simulators.repository import DISCONNECTED, ENDS_OF_GAMES, LEFT, SimulatorRepository
 
 ORDERLY: Final = frozenset({"left", "run_finished", "run_cancelled", "run_failed", "run_paused", "run_moved"})

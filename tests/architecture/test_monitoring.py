@@ -21,7 +21,7 @@ from server.kit.db.database import Database
 from server.kit.http.telemetry import HttpTelemetry
 from server.kit.scheduling import SchedulingSettings
 from server.kit.telemetry import ControllerTelemetry, GatewayTelemetry
-from server.workers.fleet.collector import FleetMetrics
+from server.workers.fleet import FleetMetrics
 from tests.factories import RecordingWakeUp
 from worker.host.telemetry import WorkerTelemetry
 

@@ -11,7 +11,7 @@ from server.controller import controller
 from server.gateway import main as gateway
 from server.kit.db import database
 from server.kit.settings import Settings
-from server.lifecycle.retention import job as rows
+from server.lifecycle import retention as rows
 from server.metrics import jobs as metrics
 from worker.host import tasks
 

@@ -6,7 +6,7 @@ from sqlalchemy import delete, select, text
 
 from server.kit.db.database import Database
 from server.kit.db.migrate import downgrade_database, upgrade_database
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.runs.models import DeletedAttempts, Run
 from tests.factories import make_claim, make_run
 

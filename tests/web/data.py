@@ -10,7 +10,7 @@ from server.ladders.repository import LadderRepository
 from server.runs.events.repository import Note, record
 from tests.server.app.world import CARTPOLE, Trainer, World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
-from tests.server.runs.environment_parameters.test_routes import CONFIG as LESSONS
+from tests.server.runs.test_environment_parameters import CONFIG as LESSONS
 
 HOSTILE = "<img src=x onerror=\"alert('x')\"><script>alert(1)</script> & \u202e\x07 {{7*7}} '\""
 """Markup, control characters and quotes: it must be shown, and never be understood."""

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
-from tests.server.runs.environment_parameters.test_routes import CONFIG as LESSONS
+from tests.server.runs.test_environment_parameters import CONFIG as LESSONS
 from tests.web.conftest import TOKEN, Watched, made, sign_in
 from tests.web.data import judge, train
 

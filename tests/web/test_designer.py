@@ -12,7 +12,7 @@ from ludus.schemas import Finding
 from server.kit.jobs import JobLoop
 from server.metrics.jobs import packing_job
 from tests.server.app.world import CARTPOLE, Trainer, World, open_world
-from tests.server.runs.environment_parameters.test_routes import CONFIG as LESSONS
+from tests.server.runs.test_environment_parameters import CONFIG as LESSONS
 from tests.web.conftest import Watched
 from tests.web.data import REWARD
 

@@ -32,9 +32,9 @@ from server.kit.errors import LudusError, Unavailable
 from server.kit.queue import TaskName, WakeUpQueue, make_celery, queues_of
 from server.kit.settings import Settings, WorkerSettings
 from server.kit.tracing import open_tracer, trace_id
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import AnotherSlot, Claim, RunQueue
-from server.runs.attempts.repository import Observer
+from server.runs.attempts import Observer
 from server.runs.scheduling.demand import Offer
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from worker.host.ending import FRESH_SECONDS, Limits, SharedState, Watchdog, WorkerEnd, touch

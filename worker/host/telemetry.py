@@ -20,7 +20,7 @@ from server.kit.states import LEASED
 from server.kit.telemetry import BUCKETS, Probes, serve_metrics
 from server.kit.tracing import Attributes, Tracer
 from server.lifecycle.claims.repository import Claim
-from server.runs.attempts import repository as observed
+from server.runs import attempts as observed
 from worker.host.ending import is_alive
 from worker.trainer.messages import LEARNING_BEGAN
 

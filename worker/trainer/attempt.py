@@ -15,8 +15,7 @@ from ludus.protocol.side_channels import EngineConfiguration
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas.states import StopReason
 from server.config.amendment import apply_changes
-from server.runs.amendments.refs import AmendmentRef
-from server.simulators.refs import EdgeCollectorRef
+from server.runs.refs import AmendmentRef, EdgeCollectorRef
 from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, EdgeReaderFailed
 from worker.collectors.pool import CollectorPool
 from worker.trainer.checkpoint import behavior_states

@@ -18,9 +18,8 @@ from ludus.schemas import Finding, OnnxModel, ScoredBy
 from ludus.schemas.states import StopReason
 from server.ladders.refs import PlayedMatch
 from server.metrics.points import MetricPoint
-from server.runs.amendments.refs import AmendmentRef
-from server.runs.bottleneck.diagnosis import TimeSpent
-from server.simulators.refs import EdgeCollectorRef
+from server.runs.diagnosis import TimeSpent
+from server.runs.refs import AmendmentRef, EdgeCollectorRef
 from worker.collectors.events import EdgeReaderFailed, Endpoint
 
 Action = Literal["pause", "stop", "cancel", "release"]

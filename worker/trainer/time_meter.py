@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from ludus.collector.messages import TimesMeasured
-from server.runs.bottleneck.diagnosis import TimeSpent
+from server.runs.diagnosis import TimeSpent
 
 WINDOW_SECONDS: Final = 30.0
 """What is reported covers so much of the newest time."""

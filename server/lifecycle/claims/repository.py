@@ -17,10 +17,10 @@ from server.kit.db.texts import storable_json
 from server.kit.scheduling import SchedulingSettings
 from server.kit.states import EVENT_OF
 from server.lifecycle.leases.repository import LeaseRepository, is_lent
-from server.runs.amendments.refs import AmendmentRef
-from server.runs.amendments.repository import AmendmentRepository
+from server.runs.amendments import AmendmentRepository
 from server.runs.events.repository import UNTRACKED, Note, move
 from server.runs.models import Attempt, Run
+from server.runs.refs import AmendmentRef
 from server.runs.scheduling.demand import Demand, Offer, Slot, leaves
 from server.runs.scheduling.order import Waiting, in_order
 from server.runs.scheduling.repository import Look, WaitingRuns, look_at

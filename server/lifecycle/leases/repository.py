@@ -28,7 +28,7 @@ from server.kit.db.clock import later, now
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
 from server.kit.states import EVENT_OF, LEASED, Intent
-from server.runs.bottleneck.diagnosis import TimeSpent
+from server.runs.diagnosis import TimeSpent
 from server.runs.events.repository import UNTRACKED, Note, lock_run, move
 from server.runs.models import Attempt, Event, Lease, Run
 from server.simulators.repository import SimulatorRepository

@@ -25,8 +25,7 @@ from server.kit.http.event_stream import EventStreamResponse, encode_event, enco
 from server.kit.http.resources import dump, resource
 from server.kit.http.telemetry import HttpTelemetry
 from server.kit.states import TERMINAL
-from server.kit.token_watcher import TokenWatcher
-from server.kit.waking import on_loop
+from server.kit.token_watcher import TokenWatcher, on_loop
 from server.runs.events.projects import LOOK_SECONDS, ProjectEvents
 from server.runs.events.repository import PAGE_SIZE, EventRepository
 from server.runs.events.tailer import Entry, Head, Tailer

@@ -18,7 +18,7 @@ from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep, ListPag
 from server.kit.http.parameters import ConfigName, Version
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import CommandDep, DatabaseDep
-from server.runs.amendments.repository import AmendmentRepository
+from server.runs.amendments import AmendmentRepository
 from server.runs.repository import RunRepository
 from server.runs.stored_configs.repository import LIST_FIELDS, ConfigRepository
 from server.runs.stored_configs.service import ConfigService, PresetNotFound, find_preset, known_presets, upgrade_config

@@ -26,7 +26,7 @@ from tests.ludus.cli.conftest import Invoke, printed
 from tests.ludus.cli.test_reports import outcomes
 from tests.ports import free_port
 from tests.server.app.world import CARTPOLE, World, build_services, serving
-from tests.server.runs.health.test_health import ZERO
+from tests.server.runs.test_health import ZERO
 from tests.waiting import eventually
 
 REWARD = "Environment/Cumulative Reward"

@@ -8,7 +8,7 @@ from sqlalchemy import update
 from ludus.cli import exits
 from ludus.client import Client
 from server.kit.jobs import JobLoop
-from server.ladders.ratings.job import RatingJob
+from server.ladders.ratings import RatingJob
 from server.runs.models import Run
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import World

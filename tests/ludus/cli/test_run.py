@@ -19,15 +19,15 @@ from ludus.cli.exits import INTERRUPTED, Exit
 from ludus.cli.run import nested
 from ludus.schemas import STEPS_PER_SECOND
 from ludus.schemas.states import RunState, StopReason
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import MetricPoint
-from server.simulators.refs import EdgeCollectorRef
+from server.runs.refs import EdgeCollectorRef
 from tests.factories import make_checkpoint, pack_metrics
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, Trainer, World
-from tests.server.runs.health.test_health import ENDLESS, ZERO
 from tests.server.runs.test_diagnosis import SPENT
+from tests.server.runs.test_health import ENDLESS, ZERO
 from tests.waiting import eventually, never
 
 REWARD = "Environment/Cumulative Reward"

@@ -18,7 +18,7 @@ from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import save_checkpoints
 from tests.ludus.cli.conftest import Invoke, as_json, printed
 from tests.server.app.world import CARTPOLE, World
-from tests.server.lifecycle.blocked.test_repository import age
+from tests.server.lifecycle.test_blocked import age
 from tests.waiting import eventually, never
 
 WAITS_LONG = {**CARTPOLE, "simulators": {"startup_grace_seconds": None}}

@@ -14,7 +14,7 @@ from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from tests.factories import make_claim, make_run
 from tests.ludus.protocol.test_tls import CERTIFICATE, PRIVATE
 from worker.host.supervisor.job import configuration, prepare

@@ -25,12 +25,12 @@ from ludus.schemas.states import RunState
 from server.app.serve import ApiServer, uvicorn_config
 from server.app.services import Services
 from server.checkpoints.refs import NewCheckpoint
-from server.checkpoints.retention.job import Retention
+from server.checkpoints.retention import Retention
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import MetricPoint
 from server.runs.events.streams import StreamLimits

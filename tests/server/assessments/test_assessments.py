@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from ludus.config.run import RunConfig
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from tests.factories import claim_run, give_up, make_checkpoint, make_run, save_checkpoints
 from tests.server.app.world import World
 

@@ -11,7 +11,7 @@ from server.checkpoints.models import RunInitialCheckpoint
 from server.checkpoints.repository import MAX_SUCCESSORS, CheckpointRepository
 from server.kit.db.database import Database
 from server.kit.errors import CheckpointDeleted, CheckpointNotFound
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.runs.models import Run
 from tests.factories import give_up, make_checkpoint, make_claim, make_ledger, make_run, read_run
 from tests.plans import plans_of

@@ -9,14 +9,14 @@ from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState, StopReason
 from server.checkpoints.refs import CheckpointInUse
 from server.checkpoints.repository import UploadedCheckpointRepository
-from server.checkpoints.retention.repository import held
+from server.checkpoints.retention import held
 from server.checkpoints.service import CheckpointService
 from server.checkpoints.uploads import inspect, publish
 from server.config.resolution import resolve
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import CheckpointNotFound, InvalidConfig
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun
 from tests.factories import RecordingWakeUp, give_up, make_checkpoint, make_claim, make_ledger, read_run

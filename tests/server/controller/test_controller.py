@@ -21,7 +21,7 @@ from server.kit.db.migrate import upgrade_database
 from server.kit.jobs import JobLoop
 from server.kit.settings import Settings
 from server.kit.telemetry import ControllerTelemetry
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Attempt, Lease, Run
 from server.runs.repository import RunRepository

@@ -11,7 +11,7 @@ from server.controller.controller import Controller, old_row_jobs
 from server.kit.db.base import Base
 from server.kit.db.clock import now
 from server.kit.db.database import Database
-from server.kit.http.models import IdempotencyKey
+from server.kit.http.repository import IdempotencyKey
 from server.kit.jobs import JobLoop
 from server.kit.settings import ControllerSettings, Settings
 from server.workers.models import Worker

@@ -6,10 +6,10 @@ from sqlalchemy import select
 
 from server.kit.db.database import Database
 from server.ladders.models import Ladder, LadderMatch, LadderPair, LadderPlayer, RatingPoint
-from server.ladders.ratings.job import RatingJob
+from server.ladders.ratings import RatingJob
 from server.ladders.refs import Outcome, PlayedMatch, PlayedParticipant
 from server.ladders.repository import LadderRepository
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from tests.factories import make_claim, make_run
 
 SELF_PLAY: dict[str, Any] = {"behaviors": {"Striker": {"trainer_type": "ppo", "self_play": {}}}, "seed": 7}

@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from tests.factories import claim_run, make_run
 from tests.server.app.world import World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all

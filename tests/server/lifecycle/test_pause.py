@@ -6,7 +6,7 @@ from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import RunEnded
 from server.kit.states import Intent
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.service import RunEnding, RunNotPaused, RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run

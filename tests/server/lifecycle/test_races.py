@@ -19,12 +19,11 @@ from server.checkpoints.service import request_checkpoint
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost, LudusError, RunEnded
 from server.kit.states import TRANSITIONS, Intent
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim, RunQueue
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunEnding, RunNotPaused, RunService
-from server.runs.amendments.repository import AmendmentRepository
-from server.runs.amendments.service import AmendmentService, RunChanges
+from server.runs.amendments import AmendmentRepository, AmendmentService, RunChanges
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.runs.repository import RunNotRunning, RunRepository

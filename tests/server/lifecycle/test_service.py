@@ -7,7 +7,7 @@ from ludus.schemas.states import RunKind, RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import RunNotFound
 from server.kit.states import Intent
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run

@@ -19,7 +19,7 @@ from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
-from server.kit.metrics_settings import MetricsSettings
+from server.kit.settings import MetricsSettings
 from server.metrics.jobs import MetricRetention
 from server.metrics.models import MetricArchive, MetricChunk
 from server.metrics.points import CHUNK_POINTS, Points, keep, thinned

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 from ludus.schemas.states import RunState
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.kit.metrics_settings import MetricsSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.kit.settings import MetricsSettings
+from server.lifecycle.attempts import AttemptLedger
 from server.metrics.jobs import MetricRetention
 from server.metrics.points import ListedMetric, MetricPoint, Window
 from server.metrics.reader import MetricReader

@@ -8,7 +8,7 @@ import pytest
 
 from ludus.client import Client
 from server.checkpoints.repository import MAX_PREDECESSORS
-from server.kit.metrics_settings import MetricsSettings
+from server.kit.settings import MetricsSettings
 from server.metrics.jobs import MetricRetention
 from server.metrics.points import MetricPoint
 from tests.factories import make_checkpoint, pack_metrics

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.metrics.models import MetricChunk
 from server.metrics.points import CHUNK_POINTS, MetricPoint, Series, Window
 from server.metrics.reader import MetricReader

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ludus.schemas.states import RunState
-from server.runs.bottleneck.diagnosis import TimeSpent
+from server.runs.diagnosis import TimeSpent
 from tests.server.app.world import World
 
 SPENT = TimeSpent(

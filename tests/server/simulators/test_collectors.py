@@ -4,7 +4,7 @@ import time
 
 from ludus.client import Client
 from ludus.schemas.states import RunState
-from server.simulators.refs import EdgeCollectorRef
+from server.runs.refs import EdgeCollectorRef
 from tests.server.app.world import World
 
 EDGE = EdgeCollectorRef(1, "desk-7", "ipv4:10.0.0.7:4711", 1_700_000_000.5)

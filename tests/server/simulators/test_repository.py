@@ -7,7 +7,7 @@ from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import RunNotFound
 from server.kit.listing import Condition, ListQuery, Operator, Order
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.runs.events.repository import EventRepository
 from server.runs.models import Run
 from server.simulators.models import RunClosed, SimulatorNotFound

@@ -13,7 +13,7 @@ from server.kit.db.database import Database
 from server.kit.jobs import JobLoop
 from server.kit.listing import ListQuery, Order
 from server.kit.settings import WebhookSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.cursor import MARGIN_SECONDS
 from server.runs.events.repository import Note, record

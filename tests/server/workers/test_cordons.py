@@ -6,7 +6,7 @@ from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.errors import WorkerNotFound
 from server.kit.states import Intent
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService

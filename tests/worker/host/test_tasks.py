@@ -20,7 +20,7 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.scheduling import SchedulingSettings
 from server.kit.settings import Settings
 from server.lifecycle.claims.repository import Claim, RunQueue
-from server.lifecycle.lending.repository import SlotLending
+from server.lifecycle.lending import SlotLending
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Lease

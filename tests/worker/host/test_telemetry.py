@@ -6,7 +6,7 @@ from sqlalchemy import update
 
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.runs.models import Attempt, Run
 from tests.factories import make_claim, make_run
 from worker.host import telemetry as module

@@ -22,7 +22,7 @@ from ludus.sdk import (
     StepBuilder,
     connect,
 )
-from server.runs.amendments.refs import AmendmentRef
+from server.runs.refs import AmendmentRef
 from tests.waiting import eventually
 from tests.worker.trainer.attempts import Listener, Run
 from tests.worker.trainer.supervisor_port import Supervisor

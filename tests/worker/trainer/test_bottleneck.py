@@ -27,7 +27,7 @@ from ludus.sdk import (
     connect,
 )
 from server.config.resolution import review
-from server.runs.bottleneck.diagnosis import TimeSpent, diagnose
+from server.runs.diagnosis import TimeSpent, diagnose
 from tests.worker.trainer.conftest import StartTrainer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]

@@ -17,10 +17,10 @@ import yaml
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk import Actions, Simulation, SimulatorError, StepBuilder, connect
 from server.kit.db.database import Database
-from server.ladders.ratings.repository import RatingRepository
+from server.ladders.ratings import RatingRepository
 from server.ladders.refs import PlayedMatch
 from server.ladders.repository import LadderRepository, PlayerRepository
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from tests.e2e.stack import environment
 from tests.factories import make_claim, make_run
 from tests.server.ladders.played import rate_all

@@ -13,7 +13,7 @@ from server.checkpoints.refs import CheckpointRef
 from server.kit.errors import StorageRefused, StorageUnavailable
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from worker.host.supervisor.logs import NAME as LOG_NAME
 from worker.host.supervisor.transfers import (

@@ -17,11 +17,11 @@ import structlog
 
 from server.kit.errors import LeaseLost, Unavailable
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import Renewal
 from server.metrics.points import MetricPoint
-from server.runs.bottleneck.diagnosis import TimeSpent
+from server.runs.diagnosis import TimeSpent
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ import structlog
 
 from ludus.schemas import Profile
 from server.kit.errors import StorageFull, StorageRefused, StorageUnavailable
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from worker.host.supervisor.lease import Writes
 from worker.host.supervisor.transfers import ArtifactTransfer

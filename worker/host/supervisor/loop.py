@@ -32,7 +32,7 @@ from server.kit.errors import LeaseLost, StorageFull, StorageRefused, Unavailabl
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.kit.states import Intent
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.metrics.points import MetricPoint
 from worker.collectors.events import EdgeReaderFailed

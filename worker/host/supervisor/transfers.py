@@ -27,9 +27,9 @@ from server.kit.artifacts.store import ArtifactStore, FileRef
 from server.kit.artifacts.store import fetch as fetch_file
 from server.kit.errors import ArtifactNotFound, LudusError, StorageFull, StorageUnavailable
 from server.kit.states import Intent
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
-from server.runs.attempts.repository import CheckpointCopied
+from server.runs.attempts import CheckpointCopied
 from worker.host.supervisor.lease import Lease, Writes
 from worker.trainer.connection import ConnectionClosed, SupervisorConnection
 from worker.trainer.messages import CheckpointCommitted, CheckpointRefused, CheckpointWritten

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database
 from server.kit.db.once import UNREAD
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer

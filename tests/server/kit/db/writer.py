@@ -9,7 +9,7 @@ import time
 from ludus.schemas.states import RunKind
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.lifecycle.service import RunService
 from server.metrics.points import MetricPoint

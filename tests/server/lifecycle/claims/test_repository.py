@@ -13,7 +13,7 @@ from ludus.schemas.states import RunState
 from server.config.resolution import resolve
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.runs.events.repository import EventRepository, Note, move
 from server.runs.repository import RunRepository

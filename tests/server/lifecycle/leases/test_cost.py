@@ -21,7 +21,7 @@ from sqlalchemy import event, text
 
 from server.app.models import Base
 from server.kit.db.database import Database
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import CHUNK_POINTS, Points
 from tests.conftest import POSTGRESQL_ONLY

@@ -5,7 +5,7 @@ import pytest
 from ludus.schemas.states import RunState, StopReason
 from server.kit.db.database import Database
 from server.kit.errors import LeaseLost
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.lifecycle.service import RunService

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from ludus.schemas.states import RunState
 from server.kit.db.database import Database, Session
 from server.kit.scheduling import SchedulingSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim, RunQueue
 from server.runs.events.repository import EventRepository
 from server.runs.scheduling.demand import Offer, Slot

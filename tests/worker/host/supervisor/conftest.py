@@ -6,7 +6,7 @@ import pytest
 
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from tests.factories import make_claim, make_run
 from worker.host.supervisor.lease import Lease

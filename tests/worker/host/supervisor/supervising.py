@@ -22,7 +22,7 @@ from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.leases.repository import LeaseRepository
 from server.runs.events.repository import EventRepository
 from server.runs.models import Event

@@ -24,7 +24,7 @@ from server.kit.db.database import Database
 from server.kit.errors import InvalidConfig, LeaseLost, StorageFull, StorageRefused, StorageUnavailable
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository

@@ -19,7 +19,7 @@ from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable, LeaseLost, StorageUnavailable
 from server.kit.states import Intent
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.service import RunService
 from server.metrics.points import MetricPoint
 from server.runs.models import Event

@@ -19,10 +19,10 @@ from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import StorageUnavailable
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.runs.models import Event, Log
-from server.runs.profiles.repository import ProfileRepository
+from server.runs.profiles import ProfileRepository
 from server.runs.repository import RunRepository
 from tests.factories import make_claim, make_run
 from worker.host.supervisor import logs

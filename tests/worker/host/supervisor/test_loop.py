@@ -24,7 +24,7 @@ from server.kit.errors import DatabaseUnavailable
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
 from server.ladders.models import LadderMatch, LadderParticipant
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import LeaseRepository
 from server.metrics.points import MetricPoint

@@ -15,17 +15,16 @@ from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import Renewal
 from server.lifecycle.service import RunService
-from server.runs.amendments.refs import AmendmentRef
-from server.runs.amendments.repository import AmendmentRepository
-from server.runs.amendments.service import AmendmentService, RunChanges
-from server.runs.bottleneck.diagnosis import TimeSpent
-from server.runs.environment_parameters.repository import ParameterRepository
+from server.runs.amendments import AmendmentRepository, AmendmentService, RunChanges
+from server.runs.diagnosis import TimeSpent
+from server.runs.environment_parameters import ParameterRepository
 from server.runs.events.repository import EventRepository, Note, ask
 from server.runs.models import Attempt
+from server.runs.refs import AmendmentRef
 from server.simulators.repository import Placement
 from tests.factories import RecordingWakeUp, make_claim, make_run, read_run
 from tests.waiting import eventually

@@ -9,7 +9,7 @@ import pytest
 
 from server.kit.db.database import Database
 from server.kit.settings import WorkerSettings
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.metrics.points import MetricPoint, Points
 from server.metrics.repository import MetricRepository
 from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_metric, read_run

@@ -20,7 +20,7 @@ from server.kit.artifacts.folder import FolderStore
 from server.kit.artifacts.store import FileRef
 from server.kit.db.database import Database
 from server.kit.errors import DatabaseUnavailable, StorageFull, StorageUnavailable
-from server.lifecycle.attempts.repository import AttemptLedger
+from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import LeaseRepository
 from server.lifecycle.service import RunService

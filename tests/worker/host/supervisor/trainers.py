@@ -20,7 +20,7 @@ from pathlib import Path
 from ludus.logging import configure_logging, redirect_output
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from server.metrics.points import MetricPoint
-from server.simulators.refs import EdgeCollectorRef
+from server.runs.refs import EdgeCollectorRef
 from worker.collectors.events import EdgeReaderFailed
 from worker.trainer.connection import TrainerConnection
 from worker.trainer.messages import (

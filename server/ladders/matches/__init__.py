@@ -1,1 +1,0 @@
-"""Matches: the ledger from which everything else about ladders is computed."""

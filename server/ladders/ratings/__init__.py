@@ -1,1 +1,0 @@
-"""Ratings: computed from the ledger of matches, step by step or from the beginning."""

@@ -1,1 +1,0 @@
-"""The writes of an attempt: of one execution of a run by a worker."""

@@ -1,1 +1,0 @@
-"""Runs that wait: the reason of each, and whether a person has to act."""

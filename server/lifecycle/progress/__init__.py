@@ -1,1 +1,0 @@
-"""The progress of runs: connected simulators, speed, estimated end."""

@@ -1,1 +1,0 @@
-"""Retention of rows: deletes old runs, events, simulators and matches."""

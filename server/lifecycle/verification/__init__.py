@@ -1,1 +1,0 @@
-"""Compares the artifact store with the database: what is missing, damaged, or belongs to nothing."""

@@ -1,1 +1,0 @@
-"""Attempts of a run over HTTP, and their logs."""

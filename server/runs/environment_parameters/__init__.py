@@ -1,1 +1,0 @@
-"""Environment parameters of runs: present lessons, and changes during a run."""

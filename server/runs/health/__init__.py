@@ -1,1 +1,0 @@
-"""The health of runs: the findings of their trainers."""

@@ -1,1 +1,0 @@
-"""Slots that are lent."""
