@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ludus.logging import configure_logging
 from ludus.validation import in_words
+from server.kit.db.texts import JsonObject
 from server.kit.errors import LudusError
 from server.kit.ports import CannotStart
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 STOP_SECONDS = 30.0
 
 
-def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
+def load_settings(**overrides: Mapping[str, object] | Path) -> "Settings":
     """Read the settings from the environment; what an option said goes before. All mistakes are listed at once."""
     from pydantic import ValidationError  # noqa: PLC0415
     from pydantic_settings import SettingsError  # noqa: PLC0415
@@ -40,7 +41,7 @@ def load_settings(**overrides: Mapping[str, Any] | Path) -> "Settings":
     raise click.UsageError("\n".join(["These settings are wrong:", *lines]))
 
 
-def _mistake(error: Mapping[str, Any], path: tuple[int | str, ...]) -> str:
+def _mistake(error: Mapping[str, object], path: tuple[int | str, ...]) -> str:
     from server.kit.settings import Settings  # noqa: PLC0415
 
     variable = "LUDUS_" + "__".join(str(part).upper() for part in path)
@@ -126,7 +127,7 @@ def up(
     from server.embedded.console import Console  # noqa: PLC0415
     from server.embedded.stack import Stack  # noqa: PLC0415
 
-    overrides: dict[str, Any] = {} if home is None else {"home": home}
+    overrides: JsonObject = {} if home is None else {"home": home}
     for group, field, value in (("api", "port", port), ("gateway", "port", gateway_port), ("worker", "slots", slots)):
         if value is not None:
             overrides[group] = {field: value}
@@ -218,7 +219,7 @@ def create_token(
     """
     from server.access.bootstrap import create_first_token  # noqa: PLC0415
 
-    overrides: dict[str, Any] = {} if home is None else {"home": home}
+    overrides: JsonObject = {} if home is None else {"home": home}
     if database is not None:
         overrides["database"] = {"url": database}
     with one_sentence_errors():

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
 
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, Depends, FastAPI
@@ -27,6 +26,7 @@ from server.assessments.routes import router as assessments
 from server.checkpoints.routes import alias_routes, request_routes, retention_routes, uploads
 from server.checkpoints.routes import router as checkpoints
 from server.demonstrations.routes import router as demonstrations
+from server.kit.db.texts import JsonObject
 from server.kit.errors import LudusError
 from server.kit.http.parameters import refuse_unknown_parameters
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
@@ -140,7 +140,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         app.add_middleware(Prefix, prefix=settings.api.prefix)  # the last one added is the outermost
     plain = app.openapi
 
-    def openapi() -> dict[str, Any]:
+    def openapi() -> JsonObject:
         if app.openapi_schema is None:
             app.openapi_schema = describe(plain(), settings.api.prefix)
         return app.openapi_schema

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from sqlalchemy import ForeignKey, Integer, String, select
 from sqlalchemy.orm import Mapped, load_only, mapped_column
@@ -14,6 +13,7 @@ from server.checkpoints.models import Checkpoint
 from server.kit.db.base import Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
+from server.kit.db.texts import JsonObject
 from server.kit.errors import AssessmentNotFound, CheckpointNotFound
 from server.runs.attempts import AttemptFence
 from server.runs.models import Run
@@ -31,9 +31,9 @@ class RunAssessment(Base):
     """`pass`, `fail` or `undecided`; None while it goes on."""
     games: Mapped[int] = mapped_column(Integer)
     """Games, or episodes, that are counted."""
-    result: Mapped[dict[str, Any]] = mapped_column(Json)
+    result: Mapped[JsonObject] = mapped_column(Json)
     """The JSON form of `ludus.schemas.MatchResult` or `EvaluationResult`."""
-    state: Mapped[dict[str, Any]] = mapped_column(Json)
+    state: Mapped[JsonObject] = mapped_column(Json)
     """The trainer's counts, from which the next attempt continues."""
     updated_at: Mapped[float] = mapped_column(Timestamp)
 
@@ -52,7 +52,9 @@ class AssessmentRepository(Repository):
             raise AssessmentNotFound(run_id)
         return assessment
 
-    def store(self, run_id: str, attempt: int, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    def store(
+        self, run_id: str, attempt: int, games: int, result: Mapping[str, object], state: Mapping[str, object]
+    ) -> bool:
         """Write where an assessment stands; return whether it has more games than before."""
         before = self.find(run_id)
         counted = 0 if before is None else before.games
@@ -103,13 +105,13 @@ class AssessmentWriter:
                     policies[checkpoint] = assessed.policy(checkpoint, config.assessment.behavior)
             return policies
 
-    def state(self) -> dict[str, Any] | None:
+    def state(self) -> JsonObject | None:
         """Return the counts of earlier attempts; None if there are none."""
         with self._fence.database.read() as session:
             row = AssessmentRepository(session).find(self._fence.run_id)
             return None if row is None else dict(row.state)
 
-    def store(self, games: int, result: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    def store(self, games: int, result: Mapping[str, object], state: Mapping[str, object]) -> None:
         """Store the present counts. More games than before refill the restart budget. Raises LeaseLost."""
         with self._fence.write() as (session, run):
             if AssessmentRepository(session).store(run.id, self._fence.number, games, result, state):

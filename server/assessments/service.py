@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from ludus.config.assessment import CHECKPOINT_KEYS
 from ludus.config.values import CHECKPOINT_ID
@@ -11,6 +11,7 @@ from server.checkpoints.models import Checkpoint
 from server.checkpoints.refs import AliasNotFound
 from server.checkpoints.repository import AliasRepository, CheckpointRepository, InitialCheckpoints
 from server.kit.db.database import Session
+from server.kit.db.texts import JsonObject
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem, RunNotFound
 from server.runs.repository import RunRepository
 
@@ -24,7 +25,7 @@ class AssessmentService:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def complete(self, document: Mapping[str, Any]) -> dict[str, Any]:
+    def complete(self, document: Mapping[str, object]) -> JsonObject:
         """Return a parsed document with the checkpoints of its assessment as ids, its behavior and `behaviors`.
 
         Documents without an assessment come back as they are. Raises InvalidConfig, with a path for each name that
@@ -36,7 +37,7 @@ class AssessmentService:
                 completed = self._completed(completed, section)
         return completed
 
-    def _completed(self, document: dict[str, Any], section: str) -> dict[str, Any]:
+    def _completed(self, document: JsonObject, section: str) -> JsonObject:
         settings = dict(document[section])
         problems: list[Problem] = []
         checkpoints: dict[str, Checkpoint] = {}
@@ -46,7 +47,8 @@ class AssessmentService:
                 checkpoints[key] = self._resolve(name)
                 settings[key] = checkpoints[key].id
             except (AliasNotFound, CheckpointNotFound, RunNotFound, _Uploaded) as error:
-                problems.append(Problem(f"{section}.{key}", "not_found", _small(error.message)))
+                message = f"{error.message[:1].lower()}{error.message[1:]}".rstrip(".")  # as it follows a path
+                problems.append(Problem(f"{section}.{key}", "not_found", message))
         if problems:
             raise InvalidConfig(problems)
         if not checkpoints:
@@ -114,8 +116,3 @@ def _without(section: str, checkpoints: Mapping[str, Checkpoint], behavior: obje
             names = ", ".join(sorted(checkpoint.steps))
             message = f"checkpoint {checkpoint.id} has no behavior {behavior!r}, but {names}; name another checkpoint"
             yield Problem(f"{section}.{key}", "contradiction", message)
-
-
-def _small(sentence: str) -> str:
-    """Return a sentence as it follows a path: without its capital letter and its full stop."""
-    return f"{sentence[:1].lower()}{sentence[1:]}".rstrip(".")

@@ -18,6 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Mapped, column_property, mappe
 
 from server.kit.db.base import Base, Json, Timestamp, ordered_text, partial_index
 from server.kit.db.projects import DEFAULT, OfRun, Owned
+from server.kit.db.texts import JsonObject
 
 UNPURGED_SQL = "deleted_at IS NOT NULL AND purged_at IS NULL"
 """Given up, with files that are still to be removed."""
@@ -39,9 +40,9 @@ class Checkpoint(OfRun, Base):
     """`interval`, `final` or `requested`."""
     path: Mapped[str] = mapped_column(Text)
     """Prefix in the artifact store; carries the attempt number."""
-    files: Mapped[list[dict[str, Any]]] = mapped_column(Json)
+    files: Mapped[list[JsonObject]] = mapped_column(Json)
     """`[{"name": "CartPole.onnx", "size": 1234, "sha256": "..."}]`, names relative to `path`."""
-    models: Mapped[dict[str, Any] | None] = mapped_column(Json, default=dict)
+    models: Mapped[JsonObject | None] = mapped_column(Json, default=dict)
     """Descriptions of the ONNX models (`ludus.schemas.OnnxModel`) by the names of their files; None: not recorded. They
     are not in `files`, of which the previous release knows every key."""
     size: Mapped[int] = mapped_column(BigInteger)
@@ -56,7 +57,7 @@ class Checkpoint(OfRun, Base):
     """`{"CartPole": {"Environment/Cumulative Reward": 475.0}}`: metrics at its moment, and what evaluations said."""
     score: Mapped[float | None] = mapped_column(Double)
     """The value that `best` compares, higher is better; None: no score yet (`server.checkpoints.refs`)."""
-    scored_by: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    scored_by: Mapped[JsonObject | None] = mapped_column(Json)
     """The measurement behind it (`ludus.schemas.ScoredBy`); None: no score, or one of an earlier release."""
     pinned_at: Mapped[float | None] = mapped_column(Timestamp)
     """Set while it is pinned: the retention rules do not apply to it."""

@@ -29,7 +29,7 @@ from server.checkpoints.refs import keep_best_of
 from server.checkpoints.repository import AliasRepository, InitialCheckpoints
 from server.demonstrations.repository import Demonstration
 from server.kit.artifacts.repository import GivenUpFileRepository
-from server.kit.artifacts.store import ArtifactStore, StoredFile
+from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.clock import now
 from server.kit.db.database import Database, Session
 from server.kit.db.keyset import parts
@@ -365,18 +365,15 @@ def orphans(database: Database, store: ArtifactStore, seconds: float) -> list[st
     oldest = time.time() - seconds
     changed = dict[str, float]()
     for top in ("runs", "checkpoints", "demonstrations"):
-        for folder, modified in _folders(store.files(top)):
-            changed[folder] = max(modified, changed.get(folder, 0.0))
+        for file in store.files(top):
+            match file.path.split("/"):  # the folder that would have a row
+                case ["runs", run, attempt, "checkpoints", name, _, *_]:
+                    folder = f"runs/{run}/{attempt}/checkpoints/{name}"
+                case ["checkpoints" | "demonstrations", name, _, *_]:
+                    folder = f"{top}/{name}"
+                case _:
+                    continue
+            changed[folder] = max(file.modified, changed.get(folder, 0.0))
     old = [folder for folder, modified in changed.items() if modified <= oldest]
     with database.read() as session:
         return sorted(set(old) - RetentionRepository(session).known(old))
-
-
-def _folders(files: Iterable[StoredFile]) -> Iterable[tuple[str, float]]:
-    """Yield the folder that would have a row, of each file that belongs to one, and when the file was written."""
-    for file in files:
-        match file.path.split("/"):
-            case ["runs", run, attempt, "checkpoints", name, _, *_]:
-                yield f"runs/{run}/{attempt}/checkpoints/{name}", file.modified
-            case ["checkpoints" | "demonstrations" as top, name, _, *_]:
-                yield f"{top}/{name}", file.modified

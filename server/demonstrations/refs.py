@@ -1,10 +1,9 @@
 """Demonstrations as values that outlive a session, their specs as JSON, and errors."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
+from server.kit.db.texts import JsonObject
 from server.kit.errors import Conflict, Invalid, NotFound
 
 
@@ -57,7 +56,7 @@ class DemonstrationRef:
         return self.id if self.name == self.id else f"{self.name} ({self.id})"
 
 
-def spec_to_json(spec: BehaviorSpec) -> dict[str, Any]:
+def spec_to_json(spec: BehaviorSpec) -> JsonObject:
     """Return a spec as plain values."""
     return {
         "name": spec.name,
@@ -78,7 +77,7 @@ def spec_to_json(spec: BehaviorSpec) -> dict[str, Any]:
     }
 
 
-def spec_from_json(values: Mapping[str, Any]) -> BehaviorSpec:
+def spec_from_json(values: JsonObject) -> BehaviorSpec:
     """Return the spec that `spec_to_json` wrote."""
     return BehaviorSpec(
         values["name"],

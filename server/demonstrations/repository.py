@@ -1,7 +1,6 @@
 """Demonstrations in the database: one row per stored file, and which runs use which."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 from sqlalchemy import BigInteger, Double, ForeignKey, Index, String, Text, delete, select
 from sqlalchemy.orm import Mapped, mapped_column
@@ -10,6 +9,7 @@ from server.demonstrations.refs import DemonstrationNotFound, DemonstrationRef
 from server.kit.db.base import Base, Json, Timestamp, ordered_text
 from server.kit.db.projects import Owned
 from server.kit.db.repository import Repository
+from server.kit.db.texts import JsonObject
 from server.kit.states import TERMINAL
 from server.runs.models import Run
 
@@ -24,7 +24,7 @@ class Demonstration(Owned, Base):
     """For people; not unique."""
     behavior: Mapped[str] = mapped_column(ordered_text(200))
     """The behavior that was recorded, as it announced itself."""
-    spec: Mapped[dict[str, Any]] = mapped_column(Json)
+    spec: Mapped[JsonObject] = mapped_column(Json)
     """Its observations and actions; see `server.demonstrations.refs`."""
     format: Mapped[str] = mapped_column(String(16))
     """`mlagents` (`.demo`) or `ludus` (`.npz`)."""
@@ -37,7 +37,7 @@ class Demonstration(Owned, Base):
     """Complete ones."""
     mean_return: Mapped[float | None] = mapped_column(Double)
     """Of the complete episodes; None without any."""
-    summary: Mapped[dict[str, Any]] = mapped_column(Json)
+    summary: Mapped[JsonObject] = mapped_column(Json)
     """`ludus.schemas.DemonstrationStatistics` as JSON."""
     origin: Mapped[dict[str, object]] = mapped_column(Json)
     """Empty if uploaded; else `{"merged": [ids]}` or `{"subsampled": id, "count": .., "seed": ..}`."""

@@ -13,6 +13,7 @@ from server.demonstrations.files import DemonstrationFiles
 from server.demonstrations.refs import DemonstrationInUse, DemonstrationInvalid, DemonstrationNotFound
 from server.demonstrations.repository import Demonstration, DemonstrationRepository, ref
 from server.demonstrations.service import DemonstrationMerge, DemonstrationService, DemonstrationSubsample
+from server.kit.db.database import Session
 from server.kit.db.keyset import by_name
 from server.kit.errors import ArtifactNotFound, StorageFull
 from server.kit.http.bodies import BodyDep, declare_json
@@ -158,8 +159,9 @@ def _keep(services: Services, command: Command, file: Path, name: str | None, or
     """Look into a file, store it, and enter it; where the answer is a repeated one, nothing new stays."""
     files = _files(services)
     with files.publish(file, files.inspect(file)) as stored:
-        return command.run(lambda session: _created(DemonstrationService(session).add(stored, name, origin)))
 
+        def add(session: Session) -> Answer:
+            row = DemonstrationService(session).add(stored, name, origin)
+            return Answer(201, resource(schemas.Demonstration, row), f"/v1/demonstrations/{row.id}")
 
-def _created(demonstration: Demonstration) -> Answer:
-    return Answer(201, resource(schemas.Demonstration, demonstration), f"/v1/demonstrations/{demonstration.id}")
+        return command.run(add)

@@ -110,24 +110,20 @@ class DemonstrationService:
             named += [((*path, index), id_) for index, id_ in enumerate(ids)]
         problems = [problem for named in behaviors.values() for problem in _problems(named, demonstrations)]
         for path, section in config.imitating().items():
-            if section.legacy_pairing:
-                problems += _unpaired(
-                    path, [demonstrations[id_] for id_ in section.demonstrations if id_ in demonstrations]
+            paired = [  # in our own files the pairs are what they are
+                id_
+                for id_ in section.demonstrations
+                if id_ in demonstrations and demonstrations[id_].format != "mlagents"
+            ]
+            if section.legacy_pairing and paired:
+                message = (
+                    f"legacy_pairing acts on ML-Agents' .demo files only, not on {', '.join(paired)}; set it to false, "
+                    "or list the .demo files that these were made from"
                 )
+                problems.append(Problem(join_path((*path, "legacy_pairing")), "contradiction", message))
         if problems:
             raise InvalidConfig(problems)
         return sorted(demonstrations)
-
-
-def _unpaired(path: Path, demonstrations: Sequence[Demonstration]) -> Iterator[Problem]:
-    """Yield what `legacy_pairing` cannot act on: in our own files the pairs are what they are."""
-    paired = [demonstration.id for demonstration in demonstrations if demonstration.format != "mlagents"]
-    if paired:
-        message = (
-            f"legacy_pairing acts on ML-Agents' .demo files only, not on {', '.join(paired)}; set it to false, or list "
-            "the .demo files that these were made from"
-        )
-        yield Problem(join_path((*path, "legacy_pairing")), "contradiction", message)
 
 
 def _problems(named: Sequence[tuple[Path, str]], demonstrations: Mapping[str, Demonstration]) -> Iterator[Problem]:

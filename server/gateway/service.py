@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from contextvars import ContextVar
@@ -49,6 +49,7 @@ from server.gateway.errors import (
 from server.gateway.relay import COLLECT, CollectorLine, Context, Relay, going_away, read_ticket
 from server.gateway.waiting import Question, WaitingJoins
 from server.kit.db.projects import EVERY
+from server.kit.db.texts import JsonObject
 from server.kit.errors import LudusError
 from server.kit.errors import TokenRefused as Refused
 from server.kit.listening import GatewaySettings
@@ -77,7 +78,7 @@ class Balancer:
         self._choices: dict[tuple[str, int], dict[str, tuple[int, float]]] = {}
         """(run, attempt number) -> session id -> index of the collector, and when it was chosen; the oldest first."""
 
-    def choose(self, assigned: Assigned, session_id: str) -> Mapping[str, Any]:
+    def choose(self, assigned: Assigned, session_id: str) -> JsonObject:
         """Return the endpoint of a collector of the attempt."""
         now = self._clock()
         for attempt, choices in list(self._choices.items()):
@@ -389,7 +390,14 @@ class Gateway:
         async def report(principal: Principal) -> bytes:
             parsed = read_report(request)
             structlog.contextvars.bind_contextvars(run=parsed.run, session_id=parsed.session_id)
-            await self._take_report(parsed, principal)
+            loop = asyncio.get_running_loop()
+            run = await loop.run_in_executor(self._threads, self._admit, parsed.run, principal)
+            # Counted by the run's id: reports of other projects for a run of the same name do not count.
+            if self._reports.count(run) is not None:
+                _log.warning("report_dropped", run=parsed.run, code=parsed.code)
+            else:
+                facts = (run, parsed.session_id, parsed.code, parsed.sentence)
+                await loop.run_in_executor(self._threads, self._placement.report, *facts)
             return pb.ReportResponse().SerializeToString()
 
         return await self._answer("report", report, context)
@@ -481,16 +489,6 @@ class Gateway:
         if principal.run_id not in {None, answer}:
             raise RunForbidden(run)
         return answer
-
-    async def _take_report(self, request: pb.ReportRequest, principal: Principal) -> None:
-        loop = asyncio.get_running_loop()
-        run = await loop.run_in_executor(self._threads, self._admit, request.run, principal)
-        # Counted by the run's id: reports of other projects for a run of the same name do not count.
-        if self._reports.count(run) is not None:
-            _log.warning("report_dropped", run=request.run, code=request.code)
-            return
-        facts = (run, request.session_id, request.code, request.sentence)
-        await loop.run_in_executor(self._threads, self._placement.report, *facts)
 
     async def _assign(
         self, request: pb.JoinRequest, principal: Principal, context: Context, *, edge: bool

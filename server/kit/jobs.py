@@ -92,7 +92,17 @@ class JobLoop:
                 rows, pause = job.work(), job.every_seconds
             except RowsFailed as error:
                 rows, pause, outcome = error.handled, job.every_seconds, "rows_failed"
-                self._log_rows(job, error, began)
+                if began - self._logged.get(job, -math.inf) >= REPEAT_SECONDS:
+                    self._logged[job] = began
+                    row, of_row = next(iter(error.errors.items()))
+                    _log.warning(
+                        "rows_failed",
+                        job=job.name,
+                        rows=len(error.errors),
+                        row=row,
+                        code=of_row.code,
+                        error=str(of_row),
+                    )
             except LudusError as error:
                 outcome, pause = error.code, self._backoffs[job].pause()
                 _log.warning("job_failed", job=job.name, code=error.code, error=str(error))
@@ -108,14 +118,6 @@ class JobLoop:
             self._due[job] = ended + pause
             handled[job.name] = rows
         return handled
-
-    def _log_rows(self, job: Job, failed: RowsFailed, now: float) -> None:
-        if now - self._logged.get(job, -math.inf) >= REPEAT_SECONDS:
-            self._logged[job] = now
-            row, error = next(iter(failed.errors.items()))
-            _log.warning(
-                "rows_failed", job=job.name, rows=len(failed.errors), row=row, code=error.code, error=str(error)
-            )
 
     def run(self, stop: threading.Event) -> None:
         """Do rounds until `stop` is set; who sets it calls `wake`, too, unless it waits for a pause."""

@@ -37,6 +37,7 @@ from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES, virtual
 
+from server.kit.db.texts import JsonObject
 from server.kit.errors import BrokerUnavailable
 from server.kit.settings import Settings
 
@@ -179,7 +180,7 @@ def make_celery(settings: Settings) -> Celery:
     return celery
 
 
-def wake_up_of(message: Any, queue: str) -> dict[str, Any]:
+def wake_up_of(message: Any, queue: str) -> JsonObject:
     """Return a wake-up made anew of the run's id in a message. Raises ValueError with what is wrong if there is none.
 
     Args:
@@ -233,7 +234,7 @@ class FolderChannel(virtual.Channel):
     ASIDE = ".aside"
     """Folder within the folder of messages, so on the same file system, for those being written or read."""
 
-    def _put(self, queue: str, message: Any, **_options: Any) -> None:
+    def _put(self, queue: str, message: Any, **_options: object) -> None:
         name = f"{time.time_ns():020d}-{secrets.token_hex(8)}.{queue}.msg"
         aside = self._aside / name
         aside.write_text(json.dumps(message))

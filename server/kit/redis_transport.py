@@ -10,7 +10,7 @@ from server.kit.queue import WakeUpTransport, discard, queue_name
 class RedisChannel(redis.Channel):
     """A channel that outlives any message."""
 
-    def _brpop_read(self, **options: Any) -> Any:
+    def _brpop_read(self, **options: object) -> Any:
         self.connection.delivers = False
         try:
             return super()._brpop_read(**options)  # type: ignore[no-untyped-call]  # kombu has no types

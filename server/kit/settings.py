@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from ludus.config.values import Label
 from server.kit.artifacts.address import S3Address
+from server.kit.db.texts import JsonObject
 from server.kit.listening import ApiSettings, GatewaySettings, Group, Port, Seconds, TelemetrySettings
 from server.kit.scheduling import SchedulingSettings
 from server.kit.secret_files import SUFFIX, read_secret_files
@@ -381,7 +382,7 @@ class Settings(BaseSettings):
         if not isinstance(data, Mapping):
             return data
         home = Path(data.get("home") or ".ludus").expanduser().absolute()
-        filled: dict[str, Any] = {**data, "home": home}
+        filled: JsonObject = {**data, "home": home}
         for group, field, default in (
             ("database", "url", f"sqlite:///{home / 'ludus.db'}"),
             ("queue", "folder", home / "queue"),

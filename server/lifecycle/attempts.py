@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import update
 
@@ -53,7 +52,8 @@ class AttemptLedger:
         restart_budget: int = DEFAULT_RESTART_BUDGET,
         observers: Sequence[Observer] = (),
     ) -> None:
-        self._claim = claim
+        self.run_id = claim.run_id
+        self._attempt = claim.attempt
         self._restart_budget = restart_budget
         self._fence = fence = AttemptFence(database, claim.run_id, claim.attempt, observers)
         self.notify = fence.notify
@@ -78,13 +78,13 @@ class AttemptLedger:
         with self._fence.database.read() as session:
             return [
                 demonstration_ref(demonstration)
-                for demonstration in DemonstrationRepository(session).of_run(self._claim.run_id)
+                for demonstration in DemonstrationRepository(session).of_run(self.run_id)
             ]
 
     def initial_checkpoints(self) -> list[CheckpointRef]:
         """Return the checkpoints that behaviors begin with. Not fenced: which they are never changes."""
         with self._fence.database.read() as session:
-            return InitialCheckpoints(session).of_run(self._claim.run_id)
+            return InitialCheckpoints(session).of_run(self.run_id)
 
     def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Renewal:
         """Renew the lease from now on the database's clock, note the progress, and return what users want.
@@ -92,7 +92,7 @@ class AttemptLedger:
         This is also the sign of life of the slot. Raises RunNotFound, too.
         """
         began, outcome = time.monotonic(), "ok"
-        run_id, attempt = self._claim.run_id, self._claim.attempt
+        run_id, attempt = self.run_id, self._attempt
         try:
             with self._fence.database.write(once=True) as session:
                 renewal = LeaseRepository(session).renew(run_id, attempt, lease_seconds, step, time_spent)
@@ -115,7 +115,7 @@ class AttemptLedger:
         with self._fence.write() as (session, run):
             PackingRepository(session).rewind(run.id)
 
-    def listening(self, endpoints: Sequence[Mapping[str, Any]]) -> None:
+    def listening(self, endpoints: Sequence[Mapping[str, object]]) -> None:
         """Publish the endpoints of the collectors: `{"address": "host:port", "index": 0}` each."""
         with self._fence.write() as (session, _):
             self._fence.set(session, endpoints=[dict(endpoint) for endpoint in endpoints])
@@ -160,7 +160,7 @@ class AttemptLedger:
                 apply_intent(session, run, intent)
         self._fence.notify(moved)
 
-    def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, Any] | None = None) -> None:  # noqa: A002
+    def event(self, type: str, message: str, *, level: str = "info", data: Mapping[str, object] | None = None) -> None:  # noqa: A002
         """Append an event to the run."""
         with self._fence.tell(Note(type, message, level, data or {})):
             pass
@@ -175,10 +175,10 @@ class AttemptLedger:
     def log(self, name: str, path: str, size: int) -> None:
         """Enter a log file of this attempt in the artifact store, or its new size. Allowed after the end, too."""
         with self._fence.database.write() as session:
-            run = lock_run(session, self._claim.run_id)
-            if session.get(Attempt, (run.id, self._claim.attempt)) is None:
-                raise LeaseLost(run.id, self._claim.attempt)
-            row = Log(run_id=run.id, attempt=self._claim.attempt, name=name, path=path, size=size, updated_at=now())
+            run = lock_run(session, self.run_id)
+            if session.get(Attempt, (run.id, self._attempt)) is None:
+                raise LeaseLost(run.id, self._attempt)
+            row = Log(run_id=run.id, attempt=self._attempt, name=name, path=path, size=size, updated_at=now())
             session.merge(row)
 
     def release(self, outcome: str, detail: str, *, counts: bool | None = None) -> None:

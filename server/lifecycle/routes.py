@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import Field, StringConstraints, model_validator
@@ -18,6 +18,7 @@ from server.checkpoints.service import CheckpointService
 from server.config.document import locate, located
 from server.demonstrations.service import DemonstrationService
 from server.kit.db.database import Database, Session
+from server.kit.db.texts import JsonObject
 from server.kit.errors import (
     ConfigNotFound,
     InvalidConfig,
@@ -63,7 +64,7 @@ class RunCreate(Write):
     """Name of a stored configuration."""
     config_version: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """The newest one by default."""
-    overrides: dict[str, Any] = Field(default={}, examples=[{"behaviors.CartPole.max_steps": 100000}])
+    overrides: JsonObject = Field(default={}, examples=[{"behaviors.CartPole.max_steps": 100000}])
     """Changes to the configuration by dotted path."""
     name: RunName | None = None
     """Called like its id by default."""
@@ -188,7 +189,7 @@ def create_run(
 
 
 @router.get("", response_model=RUNS.page(), responses=problems(InvalidQuery, *LIST_PROBLEMS))
-def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -> dict[str, Any]:
+def list_runs(listing: ListingDep, metrics: MetricsDep, services: ServicesDep) -> dict[str, object]:
     """List runs, newest first. A filter's text that ends in `*` matches a prefix: `name = "nightly-*"`.
 
     `order_by=metric desc` sorts by the first of `metrics`; runs that have no such number come last then.
@@ -417,7 +418,7 @@ def _leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ob
         yield join_path(path), value
 
 
-def _differing(configs: list[dict[str, Any]]) -> Iterator[DifferingKey]:
+def _differing(configs: list[JsonObject]) -> Iterator[DifferingKey]:
     for path in sorted({path for config in configs for path in config}):
         values = tuple(config.get(path) for config in configs)
         if any(value != values[0] or type(value) is not type(values[0]) for value in values):

@@ -20,7 +20,7 @@ from server.ladders.service import LadderService
 from server.lifecycle.deletion import DeletionRepository
 from server.lifecycle.leases.repository import finish
 from server.runs.amendments import AmendmentService, RunChanges
-from server.runs.events.repository import Note, lock_run, record
+from server.runs.events.repository import Note, lock_run, move, record
 from server.runs.models import Run
 from server.runs.repository import NewRun, RunRepository
 from server.webhooks.repository import Outbox, WebhookRepository
@@ -108,7 +108,11 @@ class RunService:
         """
         locked = self._runs.lock_live(run)
         if locked.state == RunState.PAUSED:
-            return self._keep_paused(locked)
+            if locked.stop_reason == StopReason.USER:
+                return locked
+            # It had paused by itself, and would go on by itself if its simulators came back.
+            note = Note("pause_requested", "A user asked that the run stays paused until it is resumed.")
+            return self._runs.annotate(locked, note, stop_reason=StopReason.USER, stop_detail="Paused by a user.")
         if locked.intent in {Intent.STOP, Intent.CANCEL} or locked.state == RunState.STOPPING:
             raise RunEnding(locked.id, Intent.CANCEL if locked.intent == Intent.CANCEL else Intent.STOP)
         if locked.state not in LEASED:
@@ -129,7 +133,7 @@ class RunService:
         if changes is not None:
             AmendmentService(self._session).change(locked.id, changes)
         note = Note(EVENT_OF[RunState.QUEUED], "Resumed by a user; the run waits for a worker again.")
-        self._runs.move(locked, RunState.QUEUED, note, restarts_without_progress=0)
+        move(self._session, locked, RunState.QUEUED, note, restarts_without_progress=0)
         run_id = locked.id
         after_commit(self._session, lambda: self._wake_up.wake(run_id))
         return locked
@@ -163,13 +167,6 @@ class RunService:
         if locked.intent == Intent.CANCEL:
             return locked
         return self._runs.intend(locked, Intent.CANCEL, Note("cancel_requested", "A user asked to cancel the run."))
-
-    def _keep_paused(self, run: Run) -> Run:
-        """Keep a run paused that had paused by itself, even if its simulators come back."""
-        if run.stop_reason == StopReason.USER:
-            return run
-        note = Note("pause_requested", "A user asked that the run stays paused until it is resumed.")
-        return self._runs.annotate(run, note, stop_reason=StopReason.USER, stop_detail="Paused by a user.")
 
     def _finish(self, run: Run, to: RunState, detail: str) -> Run:
         finish(self._session, run, to, StopReason.USER, detail)

@@ -143,7 +143,8 @@ def pieces(places: Iterable[Place], run_ids: Sequence[str], lineages: Lineages) 
         members = [run_id, *(takeover.predecessor for takeover in takeovers)]
         for behavior, key in sorted(set().union(*(names[member] for member in members))):
             last = NO_LIMIT
-            limits = [last, *(last := min(last, _last_step(takeover, behavior)) for takeover in takeovers)]
+            taken_up = (takeover.steps.get(behavior, -1) if behavior else takeover.step for takeover in takeovers)
+            limits = [last, *(last := min(last, step) for step in taken_up)]
             for member, limit in reversed(list(zip(members, limits, strict=True))):
                 if (behavior, key) in names[member] and limit >= 0:
                     curves[run_id, behavior, key].append(((member, behavior, key), limit))
@@ -153,8 +154,3 @@ def pieces(places: Iterable[Place], run_ids: Sequence[str], lineages: Lineages) 
 def joined(parts: Sequence[Piece], histories: Mapping[Place, Points]) -> Points:
     """Return the points of a curve, of which the metrics are in `histories`."""
     return Points.joined([histories[place].within(Window(last=limit)) for place, limit in parts]).increasing()
-
-
-def _last_step(takeover: Takeover, behavior: str) -> int:
-    """Return the last step of a behavior's predecessor that counts, -1 where it has none; "" is the run as a whole."""
-    return takeover.steps.get(behavior, -1) if behavior else takeover.step

@@ -7,7 +7,7 @@ has the number of the newest change that it includes, so that each change takes 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from sqlalchemy import ForeignKey, Integer, func, select, update
@@ -21,6 +21,7 @@ from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.database import Session
 from server.kit.db.repository import Repository
+from server.kit.db.texts import JsonObject
 from server.kit.http.fields import RunName, Tag, Write
 from server.runs.attempts import AttemptFence
 from server.runs.environment_parameters import EnvironmentParameterChange, ParameterService
@@ -38,7 +39,7 @@ class Amendment(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     seq: Mapped[int] = mapped_column(Integer, primary_key=True)
     """Counts 1, 2, 3, ... per run."""
-    changes: Mapped[list[Any]] = mapped_column(Json)
+    changes: Mapped[list[JsonObject]] = mapped_column(Json)
     """`[{"path": "behaviors.Walker.max_steps", "old": 500000, "new": 800000}]`."""
     created_at: Mapped[float] = mapped_column(Timestamp)
 
@@ -51,7 +52,7 @@ class AmendedRun(Base):
     __tablename__ = "amended_runs"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    original: Mapped[dict[str, Any]] = mapped_column(Json)
+    original: Mapped[JsonObject] = mapped_column(Json)
     """The configuration that the run was created with."""
     applied: Mapped[int] = mapped_column(Integer)
     """Number of the newest amendment that a trainer has carried out; those behind it are pending."""
@@ -65,7 +66,7 @@ class AmendmentRepository(Repository):
         """Return how a changed run was configured at first, and how far its trainer is; None if nothing was changed."""
         return self._session.get(AmendedRun, run_id, populate_existing=True)
 
-    def original(self, run: Run) -> dict[str, Any]:
+    def original(self, run: Run) -> JsonObject:
         """Return the resolved configuration that a run was created with."""
         amended = self.of_run(run.id)
         return run.config if amended is None else amended.original
@@ -79,7 +80,7 @@ class AmendmentRepository(Repository):
         """Return the same as values."""
         return tuple(AmendmentRef(amendment.seq, tuple(amendment.changes)) for amendment in self.list(run_id, after))
 
-    def add(self, run: Run, changes: Iterable[Mapping[str, Any]], config: RunConfig) -> Amendment:
+    def add(self, run: Run, changes: Iterable[Mapping[str, object]], config: RunConfig) -> Amendment:
         """Append an amendment to a locked run, and make `config` its present configuration."""
         newest = select(func.max(Amendment.seq)).where(Amendment.run_id == run.id)
         amendment = Amendment(
@@ -103,6 +104,11 @@ class AmendmentRepository(Repository):
         )
 
 
+def _words(changes: Iterable[Mapping[str, object]]) -> str:
+    """Return changes as a part of a sentence."""
+    return ", ".join(f"{change['path']} from {show(change['old'])} to {show(change['new'])}" for change in changes)
+
+
 class AmendmentWriter:
     """Reads amendments, and notes which of them the trainer has applied."""
 
@@ -114,22 +120,19 @@ class AmendmentWriter:
         with self._fence.database.read() as session:
             return AmendmentRepository(session).refs(self._fence.run_id, seq)
 
-    def applied(self, seq: int, changes: Sequence[Mapping[str, Any]], step: int) -> None:
+    def applied(self, seq: int, changes: Sequence[Mapping[str, object]], step: int) -> None:
         """Record that the trainer applies an amendment from agent step `step` of all behaviors on. Raises LeaseLost."""
         with self._fence.write() as (session, run):
             AmendmentRepository(session).applied(run.id, seq)
-            words = ", ".join(
-                f"{change['path']} from {show(change['old'])} to {show(change['new'])}" for change in changes
-            )
-            data = {"seq": seq, "step": step, "changes": [dict(each) for each in changes]}
-            note = Note("hyperparameters_changed", f"Changed {words} at step {step}.", data=data)
+            data = {"seq": seq, "step": step, "changes": [dict(change) for change in changes]}
+            note = Note("hyperparameters_changed", f"Changed {_words(changes)} at step {step}.", data=data)
             self._fence.record(session, note)
 
 
 class RunChanges(Write):
     """Changes of a run that has not ended."""
 
-    behaviors: dict[str, dict[str, Any]] = Field(
+    behaviors: dict[str, JsonObject] = Field(
         default={},
         max_length=256,
         examples=[{"Walker": {"hyperparameters": {"learning_rate": 1e-4}, "max_steps": 800_000}}],
@@ -184,7 +187,13 @@ class AmendmentService:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit."""
         locked = self._runs.lock_live(run)
         if wanted.behaviors:
-            self._amend(locked, wanted.behaviors)
+            amended, changes = amend(locked.parsed_config, wanted.behaviors)
+            plain = [{"path": change.path, "old": change.old, "new": change.new} for change in changes]
+            if plain:
+                amendment = self._amendments.add(locked, plain, amended)
+                message = f"A user changed {_words(plain)}; it takes effect with the next update."
+                data = {"seq": amendment.seq, "changes": plain}
+                ask(self._session, locked.id, Note("hyperparameter_change_requested", message, data=data))
         if wanted.environment_parameters:
             ParameterService(self._session).edit(locked.id, wanted.environment_parameters, ("environment_parameters",))
         return self._reloaded(locked)
@@ -209,17 +218,3 @@ class AmendmentService:
         self._session.refresh(run)
         self._session.refresh(run, ["config"])
         return run
-
-    def _amend(self, run: Run, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-        amended, changes = amend(run.parsed_config, wanted)
-        if not changes:
-            return
-        plain = [{"path": change.path, "old": change.old, "new": change.new} for change in changes]
-        amendment = self._amendments.add(run, plain, amended)
-        words = ", ".join(f"{each.path} from {show(each.old)} to {show(each.new)}" for each in changes)
-        note = Note(
-            "hyperparameter_change_requested",
-            f"A user changed {words}; it takes effect with the next update.",
-            data={"seq": amendment.seq, "changes": plain},
-        )
-        ask(self._session, run.id, note)

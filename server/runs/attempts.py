@@ -7,7 +7,7 @@ out may still be renewed until the reaper has taken the run: lateness does no ha
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import update
 from sqlalchemy.orm import Session
@@ -129,11 +129,11 @@ class AttemptFence:
         if run.attempt != self.number or run.state not in LEASED:  # a move to any other state ends the attempt
             raise LeaseLost(self.run_id, self.number)
 
-    def set(self, session: Session, **values: Any) -> None:
+    def set(self, session: Session, **values: object) -> None:
         """Set columns of the attempt."""
         same = (Attempt.run_id == self.run_id, Attempt.number == self.number)
         session.execute(update(Attempt).where(*same).values(**values))
 
-    def record(self, session: Session, note: Note, **changes: Any) -> None:
+    def record(self, session: Session, note: Note, **changes: object) -> None:
         """Append an event of the attempt to the run, with changes of the run's columns."""
         record(session, self.run_id, note, attempt=self.number, **changes)

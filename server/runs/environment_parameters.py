@@ -6,7 +6,7 @@ change is neither lost by a crash nor done twice.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from sqlalchemy import ForeignKey, Integer, String, func, select
@@ -30,6 +30,7 @@ from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.database import Session
 from server.kit.db.repository import Repository
+from server.kit.db.texts import JsonObject
 from server.kit.errors import InvalidEdit, Problem
 from server.kit.http.fields import Write
 from server.kit.states import TERMINAL
@@ -45,7 +46,7 @@ class RunParameters(Base):
     __tablename__ = "run_parameters"
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    parameters: Mapped[list[Any]] = mapped_column(Json)
+    parameters: Mapped[list[JsonObject]] = mapped_column(Json)
     """The fields of `ludus.schemas.EnvironmentParameter` of each."""
     edit: Mapped[int] = mapped_column(Integer)
     """Number of the newest edit that it has carried out; those behind it are pending."""
@@ -61,7 +62,7 @@ class ParameterEdit(Base):
     seq: Mapped[int] = mapped_column(Integer, primary_key=True)
     """Counts 1, 2, 3, ... per run."""
     parameter: Mapped[str] = mapped_column(String(200))
-    change: Mapped[dict[str, Any]] = mapped_column(Json)
+    change: Mapped[JsonObject] = mapped_column(Json)
     """`lesson`: its number from 1, `value`: as configurations write it; either or both."""
     created_at: Mapped[float] = mapped_column(Timestamp)
 
@@ -75,7 +76,7 @@ class ParameterRepository(Repository):
         """Return what the run's newest trainer last said; None before the first has."""
         return self._session.get(RunParameters, run_id)
 
-    def store_report(self, run_id: str, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
+    def store_report(self, run_id: str, parameters: Sequence[Mapping[str, object]], edit: int) -> None:
         """Store what a trainer reports."""
         plain = [dict(parameter) for parameter in parameters]
         self._session.merge(RunParameters(run_id=run_id, parameters=plain, edit=edit, updated_at=now()))
@@ -85,7 +86,7 @@ class ParameterRepository(Repository):
         query = select(ParameterEdit).where(ParameterEdit.run_id == run_id, ParameterEdit.seq > after)
         return self._session.scalars(query.order_by(ParameterEdit.seq)).all()
 
-    def add(self, run_id: str, parameter: str, change: Mapping[str, Any]) -> ParameterEdit:
+    def add(self, run_id: str, parameter: str, change: Mapping[str, object]) -> ParameterEdit:
         """Append an edit to a locked run."""
         seq = self.newest(run_id) + 1
         return self.save(
@@ -103,13 +104,13 @@ class ParameterWriter:
     def __init__(self, fence: AttemptFence) -> None:
         self._fence = fence
 
-    def edits(self, after: int) -> list[tuple[int, str, dict[str, Any]]]:
+    def edits(self, after: int) -> list[tuple[int, str, JsonObject]]:
         """Return number, parameter and change of the edits behind `after`. Not fenced: edits never change."""
         with self._fence.database.read() as session:
             edits = ParameterRepository(session).edits(self._fence.run_id, after)
             return [(edit.seq, edit.parameter, edit.change) for edit in edits]
 
-    def publish(self, parameters: Sequence[Mapping[str, Any]], edit: int) -> None:
+    def publish(self, parameters: Sequence[Mapping[str, object]], edit: int) -> None:
         """Store where the parameters are, and the number of the last edit that the trainer has applied.
 
         Raises LeaseLost.
@@ -185,7 +186,7 @@ class ParameterService:
         return locked
 
     def _ask(self, run: Run, name: str, wanted: EnvironmentParameterChange, lessons: Sequence[Lesson]) -> None:
-        change: dict[str, Any] = {}
+        change: JsonObject = {}
         words = []
         if wanted.lesson is not None:
             index = find_lesson(lessons, wanted.lesson)

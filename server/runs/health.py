@@ -1,7 +1,7 @@
 """The findings of runs in the database."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from pydantic import TypeAdapter
 from sqlalchemy import select, update
@@ -9,7 +9,7 @@ from sqlalchemy import select, update
 from ludus.schemas import Finding
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository
-from server.kit.db.texts import storable_json
+from server.kit.db.texts import JsonObject, storable_json
 from server.runs.attempts import AttemptFence
 from server.runs.events.repository import UNTRACKED, Note
 from server.runs.models import Run
@@ -18,11 +18,11 @@ from server.runs.models import Run
 class HealthRepository(Repository):
     """Findings of runs, each `ludus.schemas.Finding` as a JSON object."""
 
-    def of_run(self, run_id: str) -> Sequence[dict[str, Any]]:
+    def of_run(self, run_id: str) -> Sequence[JsonObject]:
         """Return the findings of a run."""
         return self._session.scalar(select(Run.health).where(Run.id == run_id)) or ()
 
-    def store(self, run_id: str, findings: Sequence[dict[str, Any]]) -> None:
+    def store(self, run_id: str, findings: Sequence[JsonObject]) -> None:
         """Replace the findings of a run."""
         values = {"health": [*findings] or None, "stored_updated_at": now()}
         self._session.execute(update(Run).where(Run.id == run_id).values(**values), execution_options=UNTRACKED)
@@ -59,9 +59,9 @@ class HealthWriter:
                     self._fence.record(session, Note("finding_resolved", message, data=finding))
 
 
-def _by_identity(findings: Sequence[dict[str, Any]]) -> dict[tuple[str, str | None], dict[str, Any]]:
+def _by_identity(findings: Sequence[JsonObject]) -> dict[tuple[str, str | None], JsonObject]:
     return {(finding["code"], finding["behavior"]): finding for finding in findings}
 
 
-def _subject(finding: dict[str, Any]) -> str:
+def _subject(finding: JsonObject) -> str:
     return "" if finding["behavior"] is None else f"{finding['behavior']}: "

@@ -21,6 +21,7 @@ from ludus.config.run import RunConfig
 from server.kit.db.base import CLUSTERED, Base, Json, Timestamp, ordered_text, partial_index
 from server.kit.db.clock import later
 from server.kit.db.projects import Owned
+from server.kit.db.texts import JsonObject
 from server.runs.scheduling.demand import LARGEST
 
 CLAIMABLE_SQL = "state IN ('QUEUED', 'RECOVERING')"
@@ -74,7 +75,7 @@ class Run(Owned, Base):
     kind: Mapped[str] = mapped_column(String(16))
     name: Mapped[str] = mapped_column(ordered_text(200))
     """Not unique; where a name stands for a run, the newest of that name is meant."""
-    tags: Mapped[list[Any]] = mapped_column(Json, default=list)
+    tags: Mapped[list[str]] = mapped_column(Json, default=list)
     """Copy of `run_tags` for reading, sorted."""
     state: Mapped[str] = mapped_column(String(16))
     stop_reason: Mapped[str | None] = mapped_column(String(32))
@@ -104,7 +105,7 @@ class Run(Owned, Base):
     finished_at: Mapped[float | None] = mapped_column(Timestamp)
     stored_updated_at: Mapped[float] = mapped_column("updated_at", Timestamp)
     """The last change of this row; all that wait for events look here. See `updated_at`."""
-    config: Mapped[dict[str, Any]] = mapped_column(Json)
+    config: Mapped[JsonObject] = mapped_column(Json)
     """Resolved: every default filled in (`RunConfig.model_dump(mode="json")`). The last column of the first release,
     because it is the big one: SQLite reads the others without touching it."""
     owner: Mapped[str] = mapped_column(ordered_text(200), default="", server_default="")
@@ -116,12 +117,12 @@ class Run(Owned, Base):
     """Its requirements on a slot: `server.runs.scheduling.demand.Demand.text`."""
     waits_for: Mapped[str | None] = mapped_column(Text)
     """Why no worker can take it, as a sentence for people; None where it only waits for its turn."""
-    self_play: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    self_play: Mapped[JsonObject | None] = mapped_column(Json)
     """`learning_team`, and `elo` by behavior, as the newest trainer last said; None where nothing plays itself."""
     max_steps: Mapped[int | None] = mapped_column(BigInteger)
     """`RunConfig.max_steps`: lists show it and do not read the configuration. None also for a run that the release
     before `0021` created while the database was at it already."""
-    health: Mapped[list[Any] | None] = mapped_column(Json)
+    health: Mapped[list[JsonObject] | None] = mapped_column(Json)
     """`ludus.schemas.Finding` of each that holds now, or held at the end; None where there is none."""
     requests: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     """Raised by each request to the run's trainer (`server.runs.events.repository.ask`): heartbeats return it, and the
@@ -211,29 +212,29 @@ class Attempt(Base):
     lease_expires_at: Mapped[float | None] = mapped_column(Timestamp, index=True)
     """None once the attempt has ended."""
     heartbeat_at: Mapped[float] = mapped_column(Timestamp)
-    endpoints: Mapped[list[Any]] = mapped_column(Json, default=list)
+    endpoints: Mapped[list[JsonObject]] = mapped_column(Json, default=list)
     """Collectors: `[{"address": "host:port", "index": 0}]`, empty until they listen."""
     step: Mapped[int] = mapped_column(BigInteger, default=0)
     resumed_from: Mapped[str | None] = mapped_column(String(40))
     """Checkpoint id."""
     resume_step: Mapped[int] = mapped_column(BigInteger, default=0)
     """Step of that checkpoint; 0 from the beginning. A checkpoint beyond it is progress."""
-    fingerprint: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    fingerprint: Mapped[JsonObject | None] = mapped_column(Json)
     """Its platform: release, commit, libraries and hardware of the worker (`worker.host.gpus`)."""
     outcome: Mapped[str | None] = mapped_column(String(32))
     """The reason of its end: a StopReason, `paused`, `lease_expired`, or the supervisor's when it released the run."""
     detail: Mapped[str | None] = mapped_column(Text)
     started_at: Mapped[float] = mapped_column(Timestamp)
     ended_at: Mapped[float | None] = mapped_column(Timestamp)
-    time_spent: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    time_spent: Mapped[JsonObject | None] = mapped_column(Json)
     """Where its newest time went (`server.runs.diagnosis.TimeSpent`), in the end."""
-    profile: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    profile: Mapped[JsonObject | None] = mapped_column(Json)
     """The newest request for a profile: `ludus.schemas.Profile` without run and attempt."""
     places_asked: Mapped[bool | None] = mapped_column()
     """Whether an edge collector has asked for a place while there was none; the gateway writes it, once."""
     places_problem: Mapped[str | None] = mapped_column(Text)
     """Why no places can be opened for it."""
-    edge_collectors: Mapped[list[Any] | None] = mapped_column(Json)
+    edge_collectors: Mapped[list[JsonObject] | None] = mapped_column(Json)
     """Those that collect now (`server.simulators.repository`); None before the first one."""
 
 
@@ -286,7 +287,7 @@ class Event(Base):
     """Past tense, snake case: `run_created`, `simulator_left`, `checkpoint_saved`."""
     level: Mapped[str] = mapped_column(String(8), default="info")
     message: Mapped[str] = mapped_column(Text)
-    data: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    data: Mapped[JsonObject] = mapped_column(Json, default=dict)
 
     __table_args__ = CLUSTERED
 

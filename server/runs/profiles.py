@@ -1,7 +1,6 @@
 """Requests for profiles in the database: the newest one of each attempt."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import update
 
@@ -67,6 +66,6 @@ class ProfileWriter:
             self._fence.record(session, note)
 
 
-def _set(session: Session, run_id: str, attempt: int, values: Mapping[str, Any]) -> None:
+def _set(session: Session, run_id: str, attempt: int, values: Mapping[str, object]) -> None:
     same = (Attempt.run_id == run_id, Attempt.number == attempt)
     session.execute(update(Attempt).where(*same).values(profile=dict(values)))

@@ -1,8 +1,8 @@
 """Values that trainers take and report without the database: amendments, and edge collectors."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from server.kit.db.texts import JsonObject
 
 
 @dataclass(frozen=True)
@@ -10,7 +10,7 @@ class AmendmentRef:
     """One numbered change of a run's configuration."""
 
     seq: int
-    changes: tuple[Mapping[str, Any], ...]
+    changes: tuple[JsonObject, ...]
     """`path`, `old` and `new` of each key."""
 
 

@@ -30,11 +30,12 @@ from server.kit.db.ids import new_id
 from server.kit.db.keyset import Columns, compare, in_page, last_without, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository
+from server.kit.db.texts import JsonObject
 from server.kit.errors import Conflict, LogNotFound, Problem, RunEnded, RunNotFound, TooManyTags
 from server.kit.listing import Condition, ListQuery, Operator, Order, Page
 from server.kit.states import TERMINAL, Intent
 from server.runs.diagnosis import TimeSpent
-from server.runs.events.repository import Note, lock_run, move, record
+from server.runs.events.repository import Note, lock_run, record
 from server.runs.models import BEHIND, BEING_DELETED, Attempt, Lease, Log, Run, RunTag
 from server.runs.scheduling.demand import Demand
 
@@ -155,7 +156,7 @@ class RunRepository(Repository):
         pages = (self._session.scalars(query.where(Run.id.in_(part))) for part in parts(sorted({*run_ids})))
         return {run.id: run for runs in pages for run in runs}
 
-    def configs(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    def configs(self, run_ids: Sequence[str]) -> dict[str, JsonObject]:
         """Return the resolved configurations of runs by their ids."""
         query = select(Run.id, Run.config).where(_SHOWN)
         pages = (self._session.execute(query.where(Run.id.in_(part))) for part in parts(run_ids))
@@ -323,11 +324,6 @@ class RunRepository(Repository):
             note = Note("run_tagged", f"Tags: {'; '.join(words)}.", data={"added": added, "removed": removed})
             self.annotate(run, note, tags=tags)
 
-    def move(self, run: Run, to: RunState, note: Note, **columns: Any) -> Run:
-        """Move a locked run and record the event. Raises IllegalTransition."""
-        move(self._session, run, to, note, **columns)
-        return run
-
     def worker_of(self, run: Run) -> str | None:
         """Return the id of the worker that executes the present attempt of a run; None if that has ended."""
         live = (Attempt.run_id == run.id) & (Attempt.number == run.attempt) & Attempt.ended_at.is_(None)
@@ -337,7 +333,7 @@ class RunRepository(Repository):
         """Set the intent of a locked run; its supervisor reads it with the next heartbeat."""
         return self.annotate(run, note, intent=intent)
 
-    def annotate(self, run: Run, note: Note, **columns: Any) -> Run:
+    def annotate(self, run: Run, note: Note, **columns: object) -> Run:
         """Record an event of a locked run, with changes of its columns that are no move."""
         record(self._session, run.id, note, attempt=run.attempt, **columns)
         self._session.refresh(run)

@@ -2,7 +2,7 @@
 
 from hashlib import sha256
 from io import BytesIO
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from pydantic import Field
@@ -199,7 +199,7 @@ LOGS = list_of("LogList", schemas.Log, "logs", ListPage)
     response_model=list_of("AttemptList", schemas.Attempt, "attempts", ListPage),
     responses=problems(RunNotFound, PageTokenInvalid),
 )
-def list_attempts(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+def list_attempts(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, object]:
     """List the attempts of a run, oldest first."""
     with database.read() as session:
         runs = RunRepository(session)
@@ -209,7 +209,7 @@ def list_attempts(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict
 
 
 @attempts.get("/logs", response_model=LOGS, tags=["logs"], responses=problems(RunNotFound, PageTokenInvalid))
-def list_logs(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+def list_logs(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, object]:
     """List the log files of all attempts of a run."""
     with database.read() as session:
         runs = RunRepository(session)
@@ -222,7 +222,9 @@ def list_logs(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str
     tags=["logs"],
     responses=problems(RunNotFound, PageTokenInvalid),
 )
-def list_attempt_logs(run: RunKey, attempt: AttemptNumber, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+def list_attempt_logs(
+    run: RunKey, attempt: AttemptNumber, database: DatabaseDep, paging: PagingDep
+) -> dict[str, object]:
     """List the log files of one attempt."""
     with database.read() as session:
         runs = RunRepository(session)

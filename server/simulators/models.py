@@ -1,7 +1,5 @@
 """Simulators, connected and past, and their errors."""
 
-from typing import Any
-
 from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
@@ -27,7 +25,7 @@ class Simulator(OfRun, Base):
     attempt: Mapped[int] = mapped_column(Integer)
     collector: Mapped[int | None] = mapped_column(Integer)
     relayed: Mapped[bool] = mapped_column(default=False)
-    behaviors: Mapped[list[Any]] = mapped_column(Json, default=list)
+    behaviors: Mapped[list[str]] = mapped_column(Json, default=list)
     agents: Mapped[int] = mapped_column(Integer, default=0)
     steps: Mapped[int] = mapped_column(BigInteger, default=0)
     """Agent steps that it has contributed in its current session."""

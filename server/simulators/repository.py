@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Select, case, delete, func, insert, select, tuple_, update
 from sqlalchemy.orm import Session, aliased
@@ -16,7 +16,7 @@ from server.kit.db.database import Database, after_commit
 from server.kit.db.keyset import by_name, compare, opaque, parts, rarest, select_page
 from server.kit.db.projects import project_of
 from server.kit.db.repository import Repository, upsert
-from server.kit.db.texts import storable
+from server.kit.db.texts import JsonObject, storable
 from server.kit.errors import Unavailable
 from server.kit.listing import ListQuery, Operator, Page
 from server.kit.states import CLAIMABLE, LEASED, TERMINAL
@@ -30,7 +30,7 @@ from server.simulators.models import NoPlaces, PlacesUnavailable, RunClosed, Sim
 class CollectorRepository(Repository):
     """Reads collectors."""
 
-    def of_run(self, run: Run) -> list[dict[str, Any]]:
+    def of_run(self, run: Run) -> list[JsonObject]:
         """Return the values of the live attempt's collectors, local ones first; none without such an attempt."""
         attempt = self._session.get(Attempt, (run.id, run.attempt))
         if attempt is None or attempt.ended_at is not None:
@@ -41,10 +41,7 @@ class CollectorRepository(Repository):
             if not endpoint.get("edge")
         ]
         edge = [{"kind": "edge", **collector} for collector in attempt.edge_collectors or []]
-        query = select(Simulator.collector, func.count()).where(
-            Simulator.run_id == run.id, Simulator.attempt == attempt.number, Simulator.state == CONNECTED
-        )
-        serving = {row[0]: row[1] for row in self._session.execute(query.group_by(Simulator.collector))}
+        serving = _load(self._session, run)
         return [{**collector, "simulators": serving.get(collector["index"], 0)} for collector in (*local, *edge)]
 
 
@@ -75,7 +72,7 @@ class Assigned:
     attempt: int
     number: int
     """Of this simulator in the run, counted from 0 in the order of first joining."""
-    endpoints: tuple[dict[str, Any], ...]
+    endpoints: tuple[JsonObject, ...]
     """Collectors: `{"address": "host:port", "index": 0}`, at least one."""
     load: dict[int, int]
     """Simulators that are joined or connected, per collector index, as far as known."""
@@ -293,7 +290,9 @@ class SimulatorRepository(Repository):
         statement = select(Simulator).where(Simulator.run_id.not_in(BEING_DELETED))
         if query.order.field == "left_at":
             statement = statement.where(Simulator.left_at.is_not(None))
-        rare = rarest(self._session, self._of_project())
+        project = project_of(self._session)
+        of_project = _KEYS.where(Simulator.run_id.in_(select(Run.id).where(Run.project == project)))
+        rare = None if project is None else rarest(self._session, [of_project])
         if rare is None:  # in a small project, counting the hits of a common condition would read all other projects
             rare = rarest(self._session, self._hits(query))
         indexed = {query.order.field, "state"}
@@ -304,12 +303,6 @@ class SimulatorRepository(Repository):
             field: column if field in indexed else opaque(column) for field, column in self.COLUMNS_OF_ALL.items()
         }
         return select_page(self._session, statement, query, columns, Simulator.key)
-
-    def _of_project(self) -> Iterator[Select[str, str]]:
-        """Select run and session id of the project's, if the session belongs to one."""
-        project = project_of(self._session)
-        if project is not None:
-            yield _KEYS.where(Simulator.run_id.in_(select(Run.id).where(Run.project == project)))
 
     def _hits(self, query: ListQuery) -> Iterator[Select[str, str]]:
         """Select run and session id of those that each condition leaves by itself."""
@@ -324,7 +317,7 @@ class SimulatorRepository(Repository):
             raise SimulatorNotFound(run_id, session_id)
         return simulator
 
-    def connected(self, run_id: str, attempt: int, session_id: str, **columns: Any) -> None:
+    def connected(self, run_id: str, attempt: int, session_id: str, **columns: object) -> None:
         """Record that a collector serves a simulator, whether or not it had joined first."""
         values = columns | {"state": CONNECTED, "attempt": attempt, "connected_at": now(), "left_at": None, "steps": 0}
         row = {"run_id": run_id, "session_id": session_id, "joined_at": now(), **values}
@@ -389,7 +382,7 @@ def _lost_its_simulators(run: Run) -> bool:
     return run.state == RunState.PAUSED and run.stop_reason == StopReason.SIMULATORS_LOST
 
 
-def _waiting(run: Run, endpoints: Sequence[dict[str, Any]], *, edge: bool = False) -> NotReady | None:
+def _waiting(run: Run, endpoints: Sequence[JsonObject], *, edge: bool = False) -> NotReady | None:
     """Return why a simulator, or an edge collector, can't be placed in this run now, or None; `endpoints` are those of
     its live attempt. Raises RunClosed.
     """
@@ -412,7 +405,7 @@ def _waiting(run: Run, endpoints: Sequence[dict[str, Any]], *, edge: bool = Fals
     return None
 
 
-def _endpoints(session: Session, run: Run) -> Sequence[dict[str, Any]]:
+def _endpoints(session: Session, run: Run) -> Sequence[JsonObject]:
     """Return where the collectors of a run's live attempt listen."""
     if run.state not in LEASED:
         return []
@@ -422,7 +415,7 @@ def _endpoints(session: Session, run: Run) -> Sequence[dict[str, Any]]:
     return session.scalars(query).one_or_none() or []
 
 
-def _for(endpoints: Sequence[dict[str, Any]], *, edge: bool = False) -> tuple[dict[str, Any], ...]:
+def _for(endpoints: Sequence[JsonObject], *, edge: bool = False) -> tuple[JsonObject, ...]:
     """Return the endpoints for simulators, or those for edge collectors."""
     return tuple(endpoint for endpoint in endpoints if bool(endpoint.get("edge")) is edge)
 
@@ -431,7 +424,7 @@ def _enter(session: Session, run: Run, session_id: str, label: str, client: str,
     """Enter a simulator in a locked run; return its number, the same each time."""
     same = (Simulator.run_id == run.id, Simulator.session_id == session_id)
     former = session.execute(select(Simulator.number, Simulator.state).where(*same)).one_or_none()
-    values: dict[str, Any] = {"attempt": run.attempt, "relayed": relay}
+    values: JsonObject = {"attempt": run.attempt, "relayed": relay}
     if former is not None:
         values |= {} if former.state == CONNECTED else {"state": JOINED, "leave_code": None, "leave_reason": None}
         values |= {"peer": storable(peer, 200)} if peer else {}

@@ -1,7 +1,5 @@
 """Simulators of one run, or of all runs: connected and former ones, and why those left; collectors of a run."""
 
-from typing import Any
-
 from fastapi import APIRouter
 
 from ludus import schemas
@@ -37,7 +35,7 @@ OF_ALL_RUNS = ListForm(
 
 
 @router.get("", response_model=SIMULATORS.page(), responses=problems(RunNotFound, *LIST_PROBLEMS))
-def list_simulators(run: RunKey, listing: ListingDep) -> dict[str, Any]:
+def list_simulators(run: RunKey, listing: ListingDep) -> dict[str, object]:
     """List a run's simulators, newest first; those connected now with `filter=state = connected`."""
     return listing.answer(
         SIMULATORS,
@@ -46,7 +44,7 @@ def list_simulators(run: RunKey, listing: ListingDep) -> dict[str, Any]:
 
 
 @of_all_runs.get("", response_model=OF_ALL_RUNS.page(), responses=problems(*LIST_PROBLEMS))
-def list_all_simulators(listing: ListingDep) -> dict[str, Any]:
+def list_all_simulators(listing: ListingDep) -> dict[str, object]:
     """List the simulators of all runs of the project, newest first; `order_by=left_at desc` has those that left."""
 
     def fetch(session: Session, query: ListQuery) -> Page[schemas.SimulatorListed]:
@@ -70,7 +68,7 @@ collectors = APIRouter(prefix="/v1/runs/{run:name}/collectors", tags=["simulator
     response_model=list_of("CollectorList", schemas.Collector, "collectors", ListPage),
     responses=problems(RunNotFound, PageTokenInvalid),
 )
-def list_collectors(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, Any]:
+def list_collectors(run: RunKey, database: DatabaseDep, paging: PagingDep) -> dict[str, object]:
     """List the collectors of a run's live attempt: those of its worker, and edge collectors beside the games."""
     with database.read() as session:
         rows = CollectorRepository(session).of_run(RunRepository(session).without_config(run))

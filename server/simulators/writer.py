@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
-from server.kit.db.texts import storable, storable_json
+from server.kit.db.texts import JsonObject, storable, storable_json
 from server.runs.attempts import AttemptFence, SimulatorChanged
 from server.runs.events.repository import Note
 from server.runs.models import Attempt
@@ -34,7 +34,7 @@ class SimulatorWriter:
         client: str = "",
     ) -> None:
         """Record that a collector serves a simulator."""
-        columns: dict[str, Any] = {"number": number, "collector": collector, "behaviors": list(behaviors), "agents": 0}
+        columns: JsonObject = {"number": number, "collector": collector, "behaviors": list(behaviors), "agents": 0}
         texts = {"peer": storable(peer, 200), "label": storable(label, 200), "client": storable(client, 100)}
         columns |= {name: text for name, text in texts.items() if text}
         data = {"session_id": session_id, "number": number, "collector": collector, "peer": peer}
@@ -59,7 +59,7 @@ class SimulatorWriter:
         self._fence.notify(SimulatorChanged(session_id, code))
 
     def _leave(self, session_id: str, code: str, reason: str, steps: int, peer: str) -> None:
-        data: dict[str, Any] = {"session_id": session_id, "code": code, **({"peer": peer} if peer else {})}
+        data: JsonObject = {"session_id": session_id, "code": code, **({"peer": peer} if peer else {})}
         with self._fence.write() as (session, run):
             simulator = session.get(Simulator, (run.id, session_id), populate_existing=True)
             if simulator is None:

@@ -114,16 +114,6 @@ class GuardedBackend(httpcore2.NetworkBackend):
     ) -> httpcore2.NetworkStream:
         """Connect to the first of the host's addresses that answers. Raises AddressRefused, Overdue."""
         failure: Exception = httpcore2.ConnectError(f"{host} has no address")
-        for address in self._addresses(host, port):
-            try:
-                stream = self._inner.connect_tcp(address, port, self._left(timeout), local_address, socket_options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-                failure = error
-            else:
-                return _TimedStream(stream, self)
-        raise failure
-
-    def _addresses(self, host: str, port: int) -> list[str]:
         try:
             infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -131,7 +121,14 @@ class GuardedBackend(httpcore2.NetworkBackend):
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in infos))
         if not self._private and (refused := [address for address in addresses if not is_public(address)]):
             raise AddressRefused(f"{host} is {refused[0]}, which is not an address of the public internet")
-        return addresses
+        for address in addresses:
+            try:
+                stream = self._inner.connect_tcp(address, port, self._left(timeout), local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+            else:
+                return _TimedStream(stream, self)
+        raise failure
 
     def _left(self, timeout: float | None) -> float:
         seconds = self._deadline - time.monotonic()

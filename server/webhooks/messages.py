@@ -10,9 +10,11 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from standardwebhooks import Webhook
+
+from server.kit.db.texts import JsonObject
 
 LARGEST_BYTES: Final = 64 << 10
 """An event whose `data` makes the message larger than this is sent without it."""
@@ -23,7 +25,7 @@ SECRET_BYTES: Final = 32
 """The standard asks for 24 to 64."""
 
 
-def event_message(run: Mapping[str, object], event: Mapping[str, Any]) -> str:
+def event_message(run: Mapping[str, object], event: JsonObject) -> str:
     """Return the message for an event of a run; `event` has the fields of `ludus.schemas.Event`, `at` in seconds."""
     timestamp = rfc3339(event["at"])
     event = {**event, "at": timestamp}

@@ -1,12 +1,11 @@
 """Worker hosts and their slots, and the cordons that keep runs away from them."""
 
-from typing import Any
-
 from sqlalchemy import ColumnElement, Integer, String, case, exists, func, select
 from sqlalchemy.orm import Mapped, column_property, mapped_column
 
 from server.kit.db.base import Base, Json, Timestamp, ordered_text, partial_index
 from server.kit.db.clock import later, now
+from server.kit.db.texts import JsonObject
 from server.runs.models import Lease
 from server.runs.scheduling.demand import Offer
 
@@ -42,8 +41,8 @@ class Worker(Base):
     host: Mapped[str] = mapped_column(ordered_text(200))
     pid: Mapped[int] = mapped_column(Integer)
     version: Mapped[str] = mapped_column(String(40))
-    labels: Mapped[list[Any]] = mapped_column(Json, default=list)
-    resources: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    labels: Mapped[list[str]] = mapped_column(Json, default=list)
+    resources: Mapped[JsonObject] = mapped_column(Json, default=dict)
     """For instance `{"gpus": ["GPU-5d2f..."]}`."""
     kind: Mapped[str | None] = mapped_column(ordered_text(16))
     """Kind of its offer (`Offer.kind`), for which it receives messages; null where a release before `0028` wrote it."""

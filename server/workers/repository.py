@@ -42,7 +42,7 @@ class WorkerInfo:
     pid: int
     version: str
     labels: Sequence[str] = ()
-    resources: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, object] = field(default_factory=dict)
 
 
 class WorkerRegistry:
@@ -73,7 +73,7 @@ class WorkerRegistry:
         """Record an orderly shutdown."""
         self._set(worker_id, stored_heartbeat_at=now(), run_id=None, stopped_at=now())
 
-    def _set(self, worker_id: str, **values: Any) -> bool:
+    def _set(self, worker_id: str, **values: object) -> bool:
         with self._database.write(once=True) as session:
             row = session.scalar(update(Worker).where(Worker.id == worker_id).values(**values).returning(Worker.id))
         return row is not None

@@ -1,7 +1,7 @@
 """Workers over HTTP: slots and their present runs; cordon, uncordon, drain; the queue, which an autoscaler reads."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
@@ -40,7 +40,7 @@ WORKERS = ListForm(
     responses=problems(*LIST_PROBLEMS),
     openapi_extra=needs(Scope.ADMIN, everywhere=True),
 )
-def list_workers(listing: ListingDep) -> dict[str, Any]:
+def list_workers(listing: ListingDep) -> dict[str, object]:
     """List the slots of all worker hosts, newest first, also those that stopped or fell silent a while ago."""
     return listing.answer(WORKERS)
 

@@ -45,7 +45,10 @@ class FolderStore:
             try:
                 folder = source.is_dir()
                 files = _copy_folder(source, temporary) if folder else [_copy_file(source, temporary, source.name)]
-                self._appear(temporary, target, files)
+                if not target.is_dir():
+                    temporary.rename(target)
+                elif not folder or _list(target) != sorted(files, key=lambda file: file.name):
+                    raise FileExistsError(errno.EEXIST, "an artifact folder never changes; use a new path", str(target))
             finally:
                 _remove(temporary)
             for parent in target.parents:  # up to the root: they may all be new
@@ -123,13 +126,6 @@ class FolderStore:
         for folder, folders, names in os.walk(top):
             folders[:] = [name for name in folders if not name.startswith(".")]
             yield Path(folder), folders, names
-
-    def _appear(self, temporary: Path, target: Path, files: list[FileRef]) -> None:
-        if target.is_dir():
-            if temporary.is_dir() and _list(target) == sorted(files, key=lambda file: file.name):
-                return
-            raise FileExistsError(errno.EEXIST, "an artifact folder never changes; use a new path", str(target))
-        temporary.rename(target)
 
 
 class _Body(io.RawIOBase):

@@ -26,6 +26,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, 
 from ludus.protocol.proxies import reached_directly
 from server.kit.artifacts.address import S3Address
 from server.kit.artifacts.store import BLOCK, DOWNLOAD_SECONDS, FileRef, StoredFile, check_path, digest_of, files_of
+from server.kit.db.texts import JsonObject
 from server.kit.errors import ArtifactNotFound, LudusError, StorageFull, StorageRefused, StorageUnavailable
 
 PART = 16 << 20
@@ -104,7 +105,10 @@ class S3Store:
                     target = f"{path}/{name}"
                     published.append(self._same(file, name, target) if name in sizes else self._put(file, name, target))
             except (LudusError, ClientError, BotoCoreError):
-                self._take_back(path, [file.name for file in published if file.name not in sizes])
+                with suppress(ClientError, BotoCoreError):  # what can't be removed is for retention to find
+                    for sent in published:
+                        if sent.name not in sizes:
+                            self._client.delete_object(Bucket=self._bucket, Key=self._key(f"{path}/{sent.name}"))
                 raise
             if sizes.keys() - {name for name, _ in files}:
                 raise FileExistsError(f"an artifact folder never changes; use a new path than {path}")
@@ -186,7 +190,7 @@ class S3Store:
                 return FileRef(name, len(data), digest.hexdigest())
             upload = self._client.create_multipart_upload(Bucket=self._bucket, Key=key)["UploadId"]
             try:
-                parts: list[dict[str, Any]] = []
+                parts: list[JsonObject] = []
                 sent = 0
                 while data := content.read(max(PART, -(-size // MAX_PARTS))):
                     digest.update(data)
@@ -217,12 +221,6 @@ class S3Store:
             raise FileExistsError(f"an artifact folder never changes; use a new path than that of {path}")
         return FileRef(name, file.stat().st_size, digest)
 
-    def _take_back(self, path: str, names: list[str]) -> None:
-        """Remove what was sent of a folder that can't be completed; what can't be removed is for retention to find."""
-        with suppress(ClientError, BotoCoreError):
-            for name in names:
-                self._client.delete_object(Bucket=self._bucket, Key=self._key(f"{path}/{name}"))
-
     def _abort(self, key: str, upload: str) -> None:
         with suppress(ClientError, BotoCoreError):
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
@@ -241,7 +239,7 @@ class S3Store:
             raise StorageUnavailable(f"{self._address}: {error}") from error
 
     def _meaning(self, error: ClientError, path: str, needed: int | None) -> LudusError:
-        answer: dict[str, Any] = error.response.get("Error", {})
+        answer: JsonObject = error.response.get("Error", {})
         code, message = str(answer.get("Code", "")), str(answer.get("Message", ""))
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         text = f"{self._address} says {code}: {message}"

@@ -7,7 +7,7 @@ decision depends on it). The HTTP layer renders RFC 3339.
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from sqlalchemy import JSON, Column, Double, Index, MetaData, String, event, text
 from sqlalchemy.dialects.postgresql import JSONB
@@ -42,7 +42,6 @@ class Base(DeclarativeBase):
     """Parent of all models."""
 
     metadata = MetaData(naming_convention=NAMING)
-    type_annotation_map: ClassVar[dict[Any, Any]] = {dict[str, Any]: Json, list[Any]: Json}
 
 
 @lru_cache(maxsize=256)

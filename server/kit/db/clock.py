@@ -5,11 +5,10 @@ differ. It is the time at which the statement runs, not the beginning of the tra
 lock.
 """
 
-from typing import Any
-
 from sqlalchemy import ColumnElement, Double
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Mapped
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import FunctionElement
 
 from server.kit.db.base import Timestamp
@@ -25,12 +24,12 @@ class now(FunctionElement[float]):  # noqa: N801  # reads as the SQL function th
 
 
 @compiles(now, "sqlite")
-def _sqlite(element: now, compiler: Any, **options: Any) -> str:  # noqa: ARG001
+def _sqlite(element: now, compiler: SQLCompiler, **options: object) -> str:  # noqa: ARG001
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 @compiles(now, "postgresql")
-def _postgresql(element: now, compiler: Any, **options: Any) -> str:  # noqa: ARG001
+def _postgresql(element: now, compiler: SQLCompiler, **options: object) -> str:  # noqa: ARG001
     return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
@@ -45,10 +44,10 @@ class later(FunctionElement[float]):  # noqa: N801  # reads as the SQL function 
 
 
 @compiles(later, "sqlite")
-def _later_sqlite(element: later, compiler: Any, **options: Any) -> str:
+def _later_sqlite(element: later, compiler: SQLCompiler, **options: object) -> str:
     return f"max({compiler.process(element.clauses, **options)})"
 
 
 @compiles(later, "postgresql")
-def _later_postgresql(element: later, compiler: Any, **options: Any) -> str:
+def _later_postgresql(element: later, compiler: SQLCompiler, **options: object) -> str:
     return f"greatest({compiler.process(element.clauses, **options)})"

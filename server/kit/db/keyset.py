@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import BigInteger, ColumnElement, Select, and_, func, not_, or_, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.expression import FunctionElement
 
 from server.kit.db.base import Timestamp
@@ -50,12 +51,12 @@ class opaque(FunctionElement[Any]):  # noqa: N801  # reads as the SQL function t
 
 
 @compiles(opaque)
-def _transparent(element: opaque, compiler: Any, **options: Any) -> str:
+def _transparent(element: opaque, compiler: SQLCompiler, **options: object) -> str:
     return str(compiler.process(element.clauses, **options))
 
 
 @compiles(opaque, "sqlite")
-def _opaque(element: opaque, compiler: Any, **options: Any) -> str:
+def _opaque(element: opaque, compiler: SQLCompiler, **options: object) -> str:
     return "+" + str(compiler.process(element.clauses, **options))
 
 

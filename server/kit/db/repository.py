@@ -1,6 +1,6 @@
 """The parent of all repositories, and statements that they share."""
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import ColumnElement, CursorResult, Select, delete, inspect, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
@@ -23,13 +23,15 @@ class Repository:
         """Return the database's time, in seconds since 1970-01-01 UTC."""
         return float(self._session.scalars(select(now())).one())
 
-    def _locked(self, query: Select[Row], **options: Any) -> Row | None:
+    def _locked(
+        self, query: Select[Row], *, of: type[Base] | None = None, key_share: bool = False, skip_locked: bool = False
+    ) -> Row | None:
         """Return the row that a query finds, as it is now and locked until the commit; None if there is none.
 
-        `options` are those of `Select.with_for_update`.
+        The options are those of `Select.with_for_update`.
         """
-        rows = self._session.scalars(query.with_for_update(**options), execution_options={"populate_existing": True})
-        return rows.one_or_none()
+        locked = query.with_for_update(of=of, key_share=key_share, skip_locked=skip_locked)
+        return self._session.scalars(locked, execution_options={"populate_existing": True}).one_or_none()
 
     def save(self, row: Model) -> Model:
         """Write a new or a changed row at once; return it with the values that the database gave it."""

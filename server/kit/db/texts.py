@@ -5,8 +5,10 @@ For texts that come from outside or from a failing program, where losing a chara
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object, as a column of the database or an answer holds it."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 

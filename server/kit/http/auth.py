@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Depends, Request
 from fastapi.routing import APIRoute
@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 from ludus.schemas.tokens import Scope
 from server.kit.db.database import Session
 from server.kit.db.projects import EVERY
+from server.kit.db.texts import JsonObject
 from server.kit.principal import Principal
 
 NEED: Final = "x-ludus-scope"
@@ -28,7 +29,7 @@ class Need:
     """The route concerns all projects."""
 
 
-def needs(scope: Scope | None, *, everywhere: bool = False) -> dict[str, Any]:
+def needs(scope: Scope | None, *, everywhere: bool = False) -> JsonObject:
     """Declare the permission that a route demands, for its `openapi_extra`."""
     return {NEED: [scope or "", *([_EVERYWHERE] if everywhere else [])]}
 
@@ -42,7 +43,7 @@ def need_of(route: APIRoute) -> Need:
     return Need(Scope(scope) if scope else None, bool(everywhere))
 
 
-def named_in_query(kind: str, parameter: str) -> dict[str, Any]:
+def named_in_query(kind: str, parameter: str) -> JsonObject:
     """Declare that a route has its runs in a parameter of the query, which may be repeated, for its `openapi_extra`.
 
     `kind` is what paths call one of them: `run`.

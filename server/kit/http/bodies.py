@@ -4,12 +4,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
+from server.kit.db.texts import JsonObject
 from server.kit.http.errors import BodyInvalid, UnsupportedMediaType
 from server.kit.json_limits import find_excess
 
@@ -92,7 +93,7 @@ async def read_body(request: Request) -> Body:
 BodyDep = Annotated[Body, Depends(read_body)]
 
 
-def declare_body(model: type[BaseModel], example: str) -> dict[str, Any]:
+def declare_body(model: type[BaseModel], example: str) -> JsonObject:
     """Declare a body of both kinds for OpenAPI, for a route's `openapi_extra`. `example` is a configuration as YAML."""
     return {
         "requestBody": {
@@ -105,7 +106,7 @@ def declare_body(model: type[BaseModel], example: str) -> dict[str, Any]:
     }
 
 
-def declare_json(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+def declare_json(model: type[BaseModel], *, required: bool = True) -> JsonObject:
     """Declare a body of JSON alone for OpenAPI, for a route's `openapi_extra`."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

@@ -6,8 +6,9 @@ over HTTP (a filter that doesn't parse, a body that is too large) are leaves of 
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from server.kit.db.texts import JsonObject
 from server.kit.errors import (
     DatabaseUnavailable,
     ErrorKind,
@@ -310,7 +311,7 @@ def status_of(error: type[LudusError]) -> int:
     return error.status if issubclass(error, RequestError) else STATUS[error.kind]
 
 
-Responses = dict[int | str, dict[str, Any]]
+Responses = dict[int | str, JsonObject]
 
 COMMON: Mapping[int, Sequence[str]] = {
     401: [Unauthenticated.code, TokenRefused.code, SessionEnded.code],

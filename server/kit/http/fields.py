@@ -1,13 +1,14 @@
 """Types of fields of requests that several features share. Without FastAPI: controllers and workers read them, too."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 
 from ludus.names import MAX_NAME, MAX_TAG, TAG_RULE, is_tag
 from ludus.validation import NAME, NO_NUL, Form, OneOf
 from server.kit.db.ids import ALPHABET, LENGTH
+from server.kit.db.texts import JsonObject
 
 
 def _no_id(name: str) -> str:
@@ -25,7 +26,7 @@ Text = Annotated[str, StringConstraints(max_length=2000), NO_NUL]
 
 
 Document = Annotated[
-    dict[str, Any] | Annotated[str, StringConstraints(max_length=2**21)],
+    JsonObject | Annotated[str, StringConstraints(max_length=2**21)],
     OneOf("a configuration: an object, or its text as YAML or JSON"),
 ]
 """A configuration as it is sent."""

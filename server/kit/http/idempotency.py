@@ -17,13 +17,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from server.kit.db.database import Database, Session
 from server.kit.db.projects import DEFAULT
+from server.kit.db.texts import JsonObject
 from server.kit.errors import LudusError
 from server.kit.http.bodies import declare_json
 from server.kit.http.errors import (
@@ -135,7 +136,7 @@ class JsonCommand(TypedDict):
     """Parameters of the decorator of a route."""
 
     responses: Responses
-    openapi_extra: dict[str, Any]
+    openapi_extra: JsonObject
 
 
 def json_command(model: type[BaseModel], *classes: type[LudusError], required: bool = True) -> JsonCommand:

@@ -23,6 +23,7 @@ from pydantic import Field as ModelField
 
 from server.kit.db.database import Session
 from server.kit.db.keyset import Columns, Key, kind_of, select_all
+from server.kit.db.texts import JsonObject
 from server.kit.http.errors import FilterInvalid, OrderInvalid, PageTokenInvalid
 from server.kit.http.filters import EQUALITY, MAX_LENGTH, READERS, Field, choice, flag, parse_filter, parse_order
 from server.kit.http.resources import list_of, resource
@@ -83,7 +84,7 @@ class ListForm:
                 filters[name] = Field(read, EQUALITY) if only_equal else Field(read)
         return filters
 
-    def page(self, **fields: Any) -> type[BaseModel]:
+    def page(self, **fields: object) -> type[BaseModel]:
         """Return the model of a page, with further fields."""
         name = "".join(word.capitalize() for word in re.split("[-_]", self.name))
         return list_of(f"{name}Page", self.kind, self.items or self.name, ListPage, **fields)
@@ -117,7 +118,7 @@ class Paging:
             raise PageTokenInvalid
         return number
 
-    def answer(self, name: str, items: Sequence[Any]) -> dict[str, Any]:
+    def answer(self, name: str, items: Sequence[Any]) -> JsonObject:
         """Return a page of a list that only grows at its end, whose field is `name`. Raises PageTokenInvalid."""
         begin = self.after(name)
         end = begin + self.size
@@ -165,7 +166,7 @@ class Listing:
         form: ListForm,
         fetch: Callable[[Session, ListQuery], Page[Any]] | None = None,
         bound: str = "",
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Fetch a page in one transaction: of all rows of the form's model, or what `fetch` returns.
 
         The items of a page are resources, or rows from which resources are built. `bound` is text of the request that

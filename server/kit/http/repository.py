@@ -1,7 +1,6 @@
 """Idempotency keys of mutating requests in the database (IETF draft-ietf-httpapi-idempotency-key-header)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import Integer, String, update
 from sqlalchemy.orm import Mapped, mapped_column
@@ -9,6 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from server.kit.db.base import Base, Json, Timestamp
 from server.kit.db.clock import now
 from server.kit.db.repository import Repository, delete_some, upsert
+from server.kit.db.texts import JsonObject
 
 
 class IdempotencyKey(Base):
@@ -23,7 +23,7 @@ class IdempotencyKey(Base):
     """SHA-256 of the request's content."""
     status: Mapped[int | None] = mapped_column(Integer)
     """HTTP status of the answer. None while the first request is still in flight."""
-    response: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    response: Mapped[JsonObject | None] = mapped_column(Json)
     created_at: Mapped[float] = mapped_column(Timestamp, index=True)
 
 
@@ -41,7 +41,7 @@ class IdempotencyRepository(Repository):
             return None
         return self._session.get_one(IdempotencyKey, (scope, key))
 
-    def answer(self, scope: str, key: str, status: int, response: Mapping[str, Any]) -> None:
+    def answer(self, scope: str, key: str, status: int, response: Mapping[str, object]) -> None:
         """Store the first answer."""
         condition = (IdempotencyKey.scope == scope, IdempotencyKey.key == key)
         self._session.execute(update(IdempotencyKey).where(*condition).values(status=status, response=dict(response)))

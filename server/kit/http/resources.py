@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, create_model
 from starlette.responses import JSONResponse
 
+from server.kit.db.texts import JsonObject
 from server.kit.http.errors import PreconditionFailed
 
 Kind = TypeVar("Kind")
@@ -31,9 +32,9 @@ def resource(kind: type[Kind], source: object, /, **given: object) -> Kind:
     return built
 
 
-def dump(body: object) -> dict[str, Any]:
+def dump(body: object) -> JsonObject:
     """Return the JSON form of a resource."""
-    document: dict[str, Any] = _adapter(type(body)).dump_python(body, mode="json")  # type: ignore[arg-type]  # a class is hashable
+    document: JsonObject = _adapter(type(body)).dump_python(body, mode="json")  # type: ignore[arg-type]  # a class is hashable
     return document
 
 
@@ -52,8 +53,10 @@ def check_match(if_match: str, present: object) -> None:
         raise PreconditionFailed
 
 
-def list_of(name: str, kind: type[Any], field: str, base: type[BaseModel] = BaseModel, **more: Any) -> type[BaseModel]:
+def list_of(
+    name: str, kind: type[Any], field: str, base: type[BaseModel] = BaseModel, **more: object
+) -> type[BaseModel]:
     """Return the model of an answer that has a list of resources in `field`; `more` are further fields."""
     items: Any = list[kind]  # type: ignore[valid-type]  # known when the module of a route is imported
-    definitions: dict[str, Any] = {field: (items, ...), **more}
+    definitions: JsonObject = {field: (items, ...), **more}
     return create_model(name, __base__=base, __doc__=f"`{kind.__name__}` resources.", **definitions)

@@ -8,17 +8,18 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
+from server.kit.db.texts import JsonObject
 from server.kit.http.auth import AuthDep
 from server.kit.http.errors import UnsupportedFileType
 from server.kit.http.idempotency import Command
 from server.kit.http.services import IdempotencyKeyHeader, ServicesDep, command_on
 
 MEDIA_TYPE = "application/octet-stream"
-FILE_BODY: Final[dict[str, Any]] = {
+FILE_BODY: Final[JsonObject] = {
     "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}}
 }
 """Declares the body for OpenAPI, for a route's `openapi_extra`."""

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from sqlalchemy import ColumnElement, delete, func, insert, select, update
 from sqlalchemy.orm import Session, defer
@@ -19,7 +19,7 @@ from server.kit.db.clock import DAY_SECONDS, now
 from server.kit.db.database import actor_of, after_commit, tracer_of
 from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
-from server.kit.db.texts import storable, storable_json
+from server.kit.db.texts import JsonObject, storable, storable_json
 from server.kit.errors import IllegalTransition, RunNotFound
 from server.kit.states import EVENT_OF, TERMINAL, TRANSITIONS
 from server.kit.tracing import Attributes
@@ -146,7 +146,7 @@ def lock_run(session: Session, run_id: str, *, patient: bool = True) -> Run | No
     return run
 
 
-def record(session: Session, run_id: str, note: Note, *, attempt: int | None = None, **changes: Any) -> int:
+def record(session: Session, run_id: str, note: Note, *, attempt: int | None = None, **changes: object) -> int:
     """Append an event to a run, with changes of the run's columns in the same statement; return its number."""
     seq = record_if(session, run_id, note, attempt=attempt, **changes)
     if seq is None:
@@ -160,7 +160,7 @@ def record_if(
     note: Note,
     *conditions: ColumnElement[bool],
     attempt: int | None = None,
-    **changes: Any,
+    **changes: object,
 ) -> int | None:
     """Do what `record` does if conditions on the run hold; else, or if there is no such run, nothing: None."""
     values = {"event_seq": Run.event_seq + 1, "stored_updated_at": now(), **changes}
@@ -185,34 +185,36 @@ def move(
     reason: StopReason | None = None,
     detail: str | None = None,
     locked: bool = False,
-    **changes: Any,
+    attempt: int | None = None,
+    **changes: object,
 ) -> int:
     """Move a run from the state and attempt number in which the caller saw it to another state; return the event's
     number.
 
     The race: two parties see RUNNING; one ends the run, the other pauses it. Each move is one conditional UPDATE on
     what its party saw, so the second changes nothing and raises IllegalTransition with the state that it found instead.
-    `changes` are further columns. The event belongs to the attempt that results. A caller that has the run `locked`
-    since it saw it saves the read-back: its object stays as it was.
+    A move that begins an `attempt` says its number: the event belongs to it. `changes` are further columns. A caller
+    that has the run `locked` since it saw it saves the read-back: its object stays as it was.
     """
     state = RunState(run.state)
     if to not in TRANSITIONS[state]:
         raise IllegalTransition(run.id, state, to)
-    values = {**_columns(to, reason, storable(detail) if detail else None), **changes}
+    seen, attempt = run.attempt, run.attempt if attempt is None else attempt
+    values = {**_columns(to, reason, storable(detail) if detail else None), **changes, "attempt": attempt}
     statement = (
         update(Run)
-        .where(Run.id == run.id, Run.state == state, Run.attempt == run.attempt)
+        .where(Run.id == run.id, Run.state == state, Run.attempt == seen)
         .values(state=to, event_seq=Run.event_seq + 1, stored_updated_at=now(), **values)
     )
     if locked:
         session.execute(statement, execution_options=UNTRACKED)
-        seq, attempt = run.event_seq + 1, changes.get("attempt", run.attempt)
+        seq = run.event_seq + 1
     else:
         options = {"populate_existing": True, **UNTRACKED}
         refreshed = session.scalars(statement.returning(Run), execution_options=options)
         if refreshed.one_or_none() is None:
             raise IllegalTransition(run.id, lock_run(session, run.id).state, to)
-        seq, attempt = run.event_seq, run.attempt
+        seq = run.event_seq
     data = {"from": state, "to": to, **({"reason": reason} if reason else {}), **note.data}
     _insert(session, run.id, seq, attempt, Note(note.type, note.message, note.level, data))
     if to in TERMINAL and (tracer := tracer_of(session)) is not None:
@@ -229,7 +231,7 @@ def move(
     return seq
 
 
-def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> dict[str, Any]:
+def _columns(to: RunState, reason: StopReason | None, detail: str | None) -> JsonObject:
     """Return what else changes with the state."""
     if to in TERMINAL:
         return {"stop_reason": reason, "stop_detail": detail, "intent": None, "finished_at": now(), "waits_for": None}

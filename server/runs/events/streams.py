@@ -12,7 +12,6 @@ import json
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import anyio.to_thread
 import structlog
@@ -133,7 +132,7 @@ class EventStreams:
 
     async def _messages(
         self,
-        scope: MutableMapping[str, Any],
+        scope: MutableMapping[str, object],
         tailer: Tailer,
         log_id: str,
         after: int,
