@@ -13,9 +13,7 @@ from sqlalchemy import update
 
 from server.access.models import BrowserSession, Token
 from server.app import authentication
-from server.controller.controller import old_row_jobs
 from server.kit import token_watcher
-from server.kit.jobs import JobLoop
 from tests.server.app.world import CARTPOLE, World, build_services, open_world, serving
 from tests.server.runs.events.test_streams import messages
 from tests.waiting import eventually
@@ -330,26 +328,6 @@ def test_where_no_token_is_demanded_a_session_narrows_what_its_browser_may_do_un
         assert http.delete("/ui/session").status_code == 204
         for headers in (ended, {"Cookie": "ludus_session=wrong"}, {}):
             assert {http.get("/v1/runs", headers=headers).status_code for _ in range(6)} == {200}, "as everybody"
-
-
-def test_a_token_of_another_server_is_still_none_where_none_is_demanded(tmp_path: Path) -> None:
-    with open_world(tmp_path, api={"failures_per_minute": 2}) as world:
-        wrong = {"Authorization": "Bearer ludus_of_another_server"}
-
-        assert {world.http.get("/v1/runs", headers=wrong).status_code for _ in range(6)} == {200}
-
-
-def test_old_sessions_are_deleted(tmp_path: Path) -> None:
-    with open_world(tmp_path, token="boss") as world, browser(world, "boss"), browser(world, "boss") as http:
-        http.delete("/ui/session").raise_for_status()
-        database = world.services.database
-        with database.write() as session:
-            session.execute(update(BrowserSession).where(BrowserSession.ended_at.is_not(None)).values(ended_at=1.0))
-
-        JobLoop(old_row_jobs(database, world.services.settings.controller), 0.0).tick()
-
-        with database.read() as session:
-            assert session.query(BrowserSession).count() == 1
 
 
 def test_the_sessions_routes_redirect_nowhere(world: World) -> None:

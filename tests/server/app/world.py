@@ -31,7 +31,7 @@ from server.kit.db.database import Database
 from server.kit.db.migrate import upgrade_database
 from server.kit.settings import Settings
 from server.lifecycle.attempts import AttemptLedger
-from server.lifecycle.claims.repository import RunQueue
+from server.lifecycle.claims.repository import Claim, RunQueue
 from server.metrics.points import MetricPoint
 from server.runs.events.streams import StreamLimits
 from tests.factories import RecordingWakeUp
@@ -83,7 +83,8 @@ class World:
         """Claim a run as a worker does."""
         queue = RunQueue(self.services.database)
         while (claim := queue.claim("host/1/1", 60, hint=run_id)) is not None:
-            trainer = Trainer(self.services, AttemptLedger(self.services.database, claim), claim.run_id, claim.attempt)
+            ledger = AttemptLedger(self.services.database, claim)
+            trainer = Trainer(self.services, ledger, claim.run_id, claim.attempt, claim)
             if claim.run_id == run_id:
                 return trainer
             trainer.ledger.move(RunState.CANCELLED)
@@ -103,6 +104,7 @@ class Trainer:
     ledger: AttemptLedger
     run_id: str
     attempt: int
+    claim: Claim
 
     def start(self) -> "Trainer":
         """Listen and run."""

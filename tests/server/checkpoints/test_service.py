@@ -7,7 +7,6 @@ import pytest
 
 from ludus.config.run import RunConfig
 from ludus.schemas.states import RunState, StopReason
-from server.checkpoints.refs import CheckpointInUse
 from server.checkpoints.repository import UploadedCheckpointRepository
 from server.checkpoints.retention import held
 from server.checkpoints.service import CheckpointService
@@ -15,7 +14,7 @@ from server.checkpoints.uploads import inspect, publish
 from server.config.resolution import resolve
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
-from server.kit.errors import CheckpointNotFound, InvalidConfig
+from server.kit.errors import InvalidConfig
 from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.service import RunService
 from server.runs.repository import NewRun
@@ -243,23 +242,6 @@ def test_what_a_run_begins_with_is_handed_to_its_attempts(database: Database, tm
     (file,) = found[uploaded].files
     assert (tmp_path / found[uploaded].path / file.name).exists()
     assert found[of_run].path == make_checkpoint().path
-
-
-def test_an_uploaded_checkpoint_in_use_cannot_be_deleted_until_the_run_has_ended(
-    database: Database, tmp_path: Path
-) -> None:
-    checkpoint = add(database, tmp_path)
-    run = use(database, checkpoint)
-
-    with database.write() as session, pytest.raises(CheckpointInUse, match=run):
-        CheckpointService(session).delete(checkpoint)
-    with database.write() as session:
-        RunService(session, RecordingWakeUp()).cancel(run)
-    with database.write() as session:
-        CheckpointService(session).delete(checkpoint)
-
-    with database.read() as session, pytest.raises(CheckpointNotFound):
-        UploadedCheckpointRepository(session).get(checkpoint)
 
 
 def test_retention_spares_what_a_live_run_begins_with(database: Database) -> None:

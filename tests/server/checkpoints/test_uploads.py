@@ -60,14 +60,6 @@ def test_other_archives_are_refused(tmp_path: Path, entries: dict[str, bytes], r
         inspect(archive(tmp_path / "c.pt", **entries))
 
 
-def test_compressed_archives_are_refused(tmp_path: Path) -> None:
-    """They could unpack to anything."""
-    path = archive(tmp_path / "c.pt", compression=zipfile.ZIP_DEFLATED, archive__data_pkl=POLICY + bytes(10_000))
-
-    with pytest.raises(CheckpointInvalid, match="compressed"):
-        inspect(path)
-
-
 @pytest.mark.parametrize("size", [0, 1, 1000, -1])
 def test_what_is_cut_off_is_refused(tmp_path: Path, size: int) -> None:
     (tmp_path / "c.pt").write_bytes(SAC.read_bytes()[:size])

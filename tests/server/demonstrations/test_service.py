@@ -9,14 +9,11 @@ from ludus.demonstrations import Demonstration as Shown
 from ludus.demonstrations import write
 from server.config.resolution import resolve
 from server.demonstrations.files import DemonstrationFiles
-from server.demonstrations.refs import DemonstrationInUse, DemonstrationNotFound
 from server.demonstrations.repository import DemonstrationRepository
 from server.demonstrations.service import DemonstrationService
 from server.kit.artifacts.folder import FolderStore
 from server.kit.db.database import Database
 from server.kit.errors import InvalidConfig
-from server.lifecycle.service import RunService
-from tests.factories import RecordingWakeUp, make_run, read_run
 from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector
 
 UNKNOWN = f"dem_{'0' * 26}"
@@ -171,20 +168,3 @@ def test_the_legacy_pairing_of_recordings_of_ml_agents_is_accepted(database: Dat
     cloning = {"demonstrations": [theirs], "legacy_pairing": True}
 
     assert check(database, {"behaviors": {"A": {"behavioral_cloning": cloning}}}) == [theirs]
-
-
-def test_what_a_run_uses_is_deleted_only_after_its_end(database: Database, tmp_path: Path) -> None:
-    demonstration = add(database, tmp_path)
-    run = make_run(database, demonstrations=[demonstration, demonstration])
-
-    with database.write() as session, pytest.raises(DemonstrationInUse, match=run.id):
-        DemonstrationService(session).delete(demonstration)
-    with database.write() as session:
-        assert [row.id for row in DemonstrationRepository(session).of_run(run.id)] == [demonstration]
-        RunService(session, RecordingWakeUp()).cancel(run.id)
-    with database.write() as session:
-        DemonstrationService(session).delete(demonstration)
-
-    assert read_run(database, run.id).state == "CANCELLED"
-    with database.write() as session, pytest.raises(DemonstrationNotFound):
-        DemonstrationService(session).delete(demonstration)

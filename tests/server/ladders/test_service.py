@@ -9,7 +9,7 @@ from ludus.schemas.states import RunState
 from server.config.resolution import resolve
 from server.kit.db.database import Database
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem
-from server.ladders.refs import LadderExists, LadderInUse, LadderNotFound, PlayerExists
+from server.ladders.refs import LadderExists, LadderInUse, LadderNotFound
 from server.ladders.repository import LadderRepository
 from server.ladders.requests import PlayerCreate
 from server.ladders.service import LadderService
@@ -69,13 +69,6 @@ def test_a_ladder_goes_before_a_run_of_the_same_name(database: Database) -> None
     assert get_ladder(database, "league").id == ladder
 
 
-def test_a_name_is_taken_once(database: Database) -> None:
-    create(database, "league")
-
-    with pytest.raises(LadderExists, match="league"):
-        create(database, "league")
-
-
 def test_of_several_that_take_a_name_at_once_one_gets_it(database: Database) -> None:
     def take(_: int) -> bool:
         try:
@@ -94,13 +87,6 @@ def test_a_configuration_names_a_ladder_that_exists(database: Database) -> None:
     assert check(database, named(A="league", B=None)) == ladder
     assert check(database, named(A="league", B="league"), lock=True) == ladder
     assert check(database, named(A=None)) is None
-
-
-def test_a_ladder_that_does_not_exist_is_refused_with_its_path(database: Database) -> None:
-    (problem,) = problems(database, named(Striker="nowhere"))
-
-    assert (problem.path, problem.code) == ("behaviors.Striker.self_play.ladder", "not_found")
-    assert "'nowhere'" in problem.message
 
 
 def test_a_runs_own_ladder_is_not_to_be_shared(database: Database) -> None:
@@ -134,20 +120,8 @@ def test_a_ladder_of_a_running_run_is_not_deleted(database: Database) -> None:
     assert all(rows == [] for rows in computed(database).values())
 
 
-def test_a_player_is_registered_once_by_name(database: Database) -> None:
+def test_a_checkpoint_of_any_run_can_play_and_begins_as_the_ladder_says(database: Database) -> None:
     create(database, "league", initial_elo=1000.0)
-
-    with database.write() as session:
-        player = LadderService(session).add_player("league", PlayerCreate(name="ann", kind="human"))
-    with database.write() as session, pytest.raises(PlayerExists, match="ann"):
-        LadderService(session).add_player("league", PlayerCreate(name="ann", kind="scripted"))
-
-    assert (player.id, player.elo, player.initial_elo, player.fixed) == (1, 1000.0, 1000.0, False)
-    assert get_ladder(database, "league").player_seq == 1
-
-
-def test_a_checkpoint_of_any_run_can_play(database: Database) -> None:
-    create(database, "league")
     checkpoint = make_ledger(database).checkpoints.add(make_checkpoint())
 
     with database.write() as session:
@@ -158,6 +132,8 @@ def test_a_checkpoint_of_any_run_can_play(database: Database) -> None:
         LadderService(session).add_player("league", nothing)
 
     assert (player.checkpoint_id, player.behavior) == (checkpoint, "CartPole")
+    assert (player.id, player.elo, player.initial_elo, player.fixed) == (1, 1000.0, 1000.0, False)
+    assert get_ladder(database, "league").player_seq == 1
 
 
 def test_recomputing_begins_with_nothing_rated(database: Database) -> None:

@@ -167,17 +167,6 @@ def test_the_end_of_a_run_closes_its_attempt_and_dismisses_its_simulators(databa
     assert (simulator.state, simulator.leave_code) == ("left", "attempt_ended")
 
 
-def test_a_pause_ends_the_attempt_and_keeps_its_reason(database: Database) -> None:
-    ledger = make_ledger(database, name="run")
-
-    ledger.move(RunState.PAUSING, reason=StopReason.SIMULATORS_LOST)
-    ledger.move(RunState.PAUSED, reason=StopReason.SIMULATORS_LOST)
-
-    assert read_run(database, "run").stop_reason == "simulators_lost"
-    with pytest.raises(LeaseLost):
-        ledger.heartbeat(10, 0)
-
-
 def test_event_numbers_are_gapless_under_concurrent_writers(database_url: str) -> None:
     """Two attempts' writers, the API and a reader at once: the reader never sees a number before a smaller one."""
     database = Database(database_url, synchronous="OFF")

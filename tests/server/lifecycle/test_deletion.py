@@ -32,7 +32,7 @@ from tests.factories import CONFIG, make_checkpoint, make_ledger, make_run, pack
 def ended(database: Database, name: str = "trained") -> tuple[str, str]:
     """Have a run save a checkpoint, measure, and end; return its id and the checkpoint's."""
     ledger = make_ledger(database, name=name, tags=["ci"])
-    run_id = ledger._claim.run_id
+    run_id = ledger.run_id
     checkpoint = ledger.checkpoints.add(make_checkpoint(path=f"runs/{run_id}/1/checkpoints/1"))
     ledger.metrics.append([MetricPoint("CartPole", "reward", 100, 1.0, 2.0)])
     pack_metrics(database)
@@ -226,7 +226,7 @@ def test_the_files_go_as_often_as_it_takes_and_late_ones_too(database: Database,
 def test_a_supervisor_that_publishes_after_the_deletion_is_told_so(database: Database) -> None:
     ledger: AttemptLedger = make_ledger(database)
     ledger.move(RunState.SUCCEEDED)
-    run_id = ledger._claim.run_id
+    run_id = ledger.run_id
     delete(database, run_id)
 
     with pytest.raises(RunNotFound):

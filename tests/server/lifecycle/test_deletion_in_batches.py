@@ -42,7 +42,7 @@ NEVER = {"event_days": None, "simulator_days": None, "match_days": None}
 def ended(database: Database, events: int = 1500) -> tuple[str, str]:
     """Make a run that has ended, with some thousand rows; return its id and that of its checkpoint."""
     ledger = make_player(database, name="large", tags=["ci"])
-    run_id = ledger._claim.run_id
+    run_id = ledger.run_id
     checkpoint = ledger.checkpoints.add(make_checkpoint(path=f"runs/{run_id}/1/checkpoints/1"))
     ledger.metrics.append([MetricPoint("Striker", f"metric {number}", 100, 1.0, 2.0) for number in range(40)])
     pack_metrics(database)

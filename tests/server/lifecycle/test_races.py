@@ -83,9 +83,9 @@ def pauses(ledger: AttemptLedger, reason: StopReason = StopReason.USER) -> Act:
 
 def paused(database: Database, reason: StopReason) -> str:
     ledger = make_ledger(database)
-    ledger.checkpoints.add(make_checkpoint(700, path=f"p/{ledger._claim.run_id}"))
+    ledger.checkpoints.add(make_checkpoint(700, path=f"p/{ledger.run_id}"))
     pauses(ledger, reason)()
-    return ledger._claim.run_id
+    return ledger.run_id
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_pause_against_claim(database: Database, rounds: Callable[[], range]) ->
 def test_pause_against_the_end(database: Database, rounds: Callable[[], range]) -> None:
     for _ in rounds():
         ledger = make_ledger(database)
-        run = ledger._claim.run_id
+        run = ledger.run_id
 
         asked, ended = race(user(database, "pause", run), ends(ledger))
 
@@ -152,7 +152,7 @@ def test_pause_against_the_end(database: Database, rounds: Callable[[], range]) 
 def test_cancel_against_the_end(database: Database, rounds: Callable[[], range]) -> None:
     for _ in rounds():
         ledger = make_ledger(database)
-        run = ledger._claim.run_id
+        run = ledger.run_id
 
         asked, ended = race(user(database, "cancel", run), ends(ledger))
 
@@ -163,7 +163,7 @@ def test_cancel_against_the_end(database: Database, rounds: Callable[[], range])
 def test_cancel_against_the_pause(database: Database, rounds: Callable[[], range]) -> None:
     for _ in rounds():
         ledger = make_ledger(database)
-        run = ledger._claim.run_id
+        run = ledger.run_id
 
         asked, _ = race(user(database, "cancel", run), pauses(ledger))
 
@@ -175,9 +175,7 @@ def test_pause_against_stop(database: Database, rounds: Callable[[], range]) -> 
     for _ in rounds():
         ledger = make_ledger(database)
 
-        asked, stopped = race(
-            user(database, "pause", ledger._claim.run_id), user(database, "stop", ledger._claim.run_id)
-        )
+        asked, stopped = race(user(database, "pause", ledger.run_id), user(database, "stop", ledger.run_id))
 
         assert stopped.intent == Intent.STOP
         assert isinstance(asked, RunEnding) or asked.intent == Intent.PAUSE
@@ -227,7 +225,7 @@ def test_a_users_pause_against_a_simulator_that_comes_back(database: Database, r
 def test_checkpoint_against_pause(database: Database, rounds: Callable[[], range]) -> None:
     for _ in rounds():
         ledger = make_ledger(database)
-        run = ledger._claim.run_id
+        run = ledger.run_id
         saved = ledger.checkpoints.add(make_checkpoint(700, path=f"p/{run}"))
 
         def ask(run: str = run) -> CheckpointRequest:
@@ -270,7 +268,7 @@ def test_two_changes_follow_one_another(database: Database, rounds: Callable[[],
 def test_a_lease_that_runs_out_against_the_end_of_the_run(database: Database, rounds: Callable[[], range]) -> None:
     for _ in rounds():
         ledger = make_ledger(database)
-        run = ledger._claim.run_id
+        run = ledger.run_id
         ledger.heartbeat(-1, 0)
 
         def reap() -> RunState | None:

@@ -31,7 +31,7 @@ def retention(database: Database, **days: float) -> JobLoop:
 
 
 def run_of(ledger: AttemptLedger) -> str:
-    return ledger._claim.run_id
+    return ledger.run_id
 
 
 def age(database: Database, table: Any, column: str, days: float) -> None:

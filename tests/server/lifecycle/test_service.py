@@ -5,7 +5,6 @@ import pytest
 from ludus.config.run import RunConfig
 from ludus.schemas.states import RunKind, RunState, StopReason
 from server.kit.db.database import Database
-from server.kit.errors import RunNotFound
 from server.kit.states import Intent
 from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.service import RunService
@@ -75,24 +74,6 @@ def test_a_run_without_a_name_is_called_like_its_id(database: Database) -> None:
     assert run.name == run.id
 
 
-def test_stopping_a_waiting_run_ends_it_at_once(database: Database) -> None:
-    run = make_run(database)
-
-    stopped = stop(database, run.id)
-
-    assert (stopped.state, stopped.stop_reason) == (RunState.SUCCEEDED, StopReason.USER)
-    assert stopped.finished_at is not None
-    assert events(database, run.id) == ["run_created", "run_succeeded"]
-
-
-def test_cancelling_a_waiting_run_ends_it_at_once(database: Database) -> None:
-    run = make_run(database)
-
-    cancelled = cancel(database, run.id)
-
-    assert (cancelled.state, cancelled.stop_reason) == (RunState.CANCELLED, StopReason.USER)
-
-
 def test_stopping_a_live_run_is_a_wish_that_its_supervisor_learns_with_the_next_heartbeat(database: Database) -> None:
     ledger = make_ledger(database, name="live")
     assert ledger.heartbeat(10, 0).intent is Intent.NONE
@@ -131,15 +112,3 @@ def test_a_run_that_ended_otherwise_stays_so_when_it_is_stopped_or_cancelled(dat
 
     assert cancel(database, "done").state == stop(database, "done").state == RunState.SUCCEEDED
     assert stop(database, "done").stop_reason != StopReason.USER
-
-
-def test_an_unknown_run_is_not_found(database: Database) -> None:
-    with pytest.raises(RunNotFound, match="nobody"):
-        stop(database, "nobody")
-
-
-def test_a_name_means_the_newest_run_of_that_name(database: Database) -> None:
-    make_run(database, name="twin")
-    newer = make_run(database, name="twin")
-
-    assert read_run(database, "twin").id == newer.id

@@ -9,19 +9,13 @@ import pytest
 from server.webhooks.sender import Sender
 from tests.factories import make_run
 from tests.server.app.world import World, build_services, open_world, serving
-from tests.server.webhooks.receiver import Receiver, receiving
+from tests.server.webhooks.receiver import Receiver
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with open_world(tmp_path_factory.mktemp("webhooks"), webhooks={"private_addresses": True}) as world:
         yield world
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
-        yield receiver
 
 
 def make(http: httpx2.Client, url: str = "http://127.0.0.1:9/hook", **fields: Any) -> dict[str, Any]:
