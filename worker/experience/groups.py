@@ -27,7 +27,6 @@ from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
 
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class Mates(NamedTuple):
@@ -112,7 +111,8 @@ class _Moments:
         at_close = np.searchsorted(points, self.close)
         # A segment that was cut goes on with a step of the same moment, if that is in the rollout.
         continued = np.stack([self.agent[self.segment], self.begin], 1)[~self.begins_episode]
-        goes_on = _is_in(np.stack([self.agent, self.close], 1), continued) & self.cut
+        numbers = _number(*np.concatenate([np.stack([self.agent, self.close], 1), continued]).T)
+        goes_on = np.isin(numbers[: len(self.agent)], numbers[len(self.agent) :]) & self.cut
         successors = np.flatnonzero(self.survives & ~goes_on)
         covers = _Covers(
             first=np.concatenate([np.searchsorted(points, self.begin + self.begins_episode), at_close[successors]]),
@@ -172,9 +172,3 @@ def _number(*columns: npt.NDArray[np.generic]) -> Ints:
     """Number the distinct rows of some columns from 0."""
     _, numbers = np.unique(np.stack(columns, 1).astype(np.int64), axis=0, return_inverse=True)
     return numbers.reshape(-1).astype(np.int64)
-
-
-def _is_in(rows: Ints, known: Ints) -> Bools:
-    """Return which of some rows occur among others."""
-    numbers = _number(*np.concatenate([rows, known]).T)
-    return np.isin(numbers[: len(rows)], numbers[len(rows) :])

@@ -4,13 +4,13 @@ Row `i` is drawn with the probability `p_i^alpha / sum_k p_k^alpha`. A sum tree 
 of its two children, so that drawing and changing take `log2(capacity)` steps, for all rows of a batch at once.
 """
 
-from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
+
+from worker.experience.state import State
 
 SMALLEST = 1e-6
 """Added to each error, so that every step keeps a chance (`epsilon` of the paper)."""
@@ -69,12 +69,12 @@ class Priorities:
         self._changes.clear()
         self._largest = snapshot
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything, as copies."""
         leaves = self._tree[self._first : self._first + self._capacity]
         return {"largest": self._largest, "powers": torch.from_numpy(leaves.copy())}
 
-    def load_state_dict(self, state: dict[str, Any] | None, count: int) -> None:
+    def load_state_dict(self, state: State | None, count: int) -> None:
         """Go on exactly where `state_dict` was taken; `count` rows of the buffer hold steps.
 
         Without a state all rows get the largest priority, and so they do where the buffer had another capacity: its

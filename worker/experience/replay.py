@@ -38,6 +38,7 @@ from torch import Tensor
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.learning.data_parallel import own_rows
 
 NO_RESERVE = 0x4000
@@ -153,7 +154,12 @@ class ReplayBuffer:
         self._write_steps(spans, rollout)
 
         rows = (first + np.arange(count)) % self.capacity
-        successors = self._allocate(len(stored))
+        # Rows behind the ring: those that were used before, the latest first, then new ones.
+        reused = min(len(stored), len(self._spare))
+        free = self._spare[len(self._spare) - reused :]
+        del self._spare[len(self._spare) - reused :]
+        successors = np.array([*free, *range(self._used, self._used + len(stored) - reused)], np.int64)
+        self._used += len(stored) - reused
         for column, values in zip(self._observation_rows, rollout.next_observations, strict=True):
             column[successors] = values.numpy()[stored]
         last_rows = rows[ends[stored]]
@@ -206,7 +212,7 @@ class ReplayBuffer:
         masks = self._masks.index_select(0, following.clamp(max=self.capacity - 1))
         return replayed._replace(following_masks=masks | (following >= self.capacity).unsqueeze(1))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything. The tensors are *views* of the buffer: write them before anything else is stored."""
         streams = [[*key, *stream] for key, stream in self._streams.items()]
         return {
@@ -221,7 +227,7 @@ class ReplayBuffer:
             "successors": [column[self.capacity : self._used] for column in self._observations],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken. From one of another capacity take the newest that fit."""
         if state["capacity"] != self.capacity:
             state = _resized(state, self.capacity)
@@ -254,15 +260,6 @@ class ReplayBuffer:
             self._any_forbidden = self._any_forbidden or not (masks is None or bool(masks.all()))
         if rollout.memories is not None:
             _write(self._memories.numpy(), spans, rollout.memories)
-
-    def _allocate(self, count: int) -> NDArray[np.int64]:
-        """Take rows behind the ring: those that were used before, the latest first, then new ones."""
-        reused = min(count, len(self._spare))
-        rows = self._spare[len(self._spare) - reused :]
-        del self._spare[len(self._spare) - reused :]
-        rows.extend(range(self._used, self._used + count - reused))
-        self._used += count - reused
-        return np.array(rows, np.int64)
 
     def _link(
         self, rollout: Rollout, stored: NDArray[np.intp], starts: NDArray[np.int64], ends: NDArray[np.int64]
@@ -326,7 +323,7 @@ class ReplayBuffer:
         )
 
 
-def _resized(state: dict[str, Any], capacity: int) -> dict[str, Any]:
+def _resized(state: State, capacity: int) -> State:
     """Return the state of a buffer of another capacity with the newest transitions that it holds."""
     former, stored = state["capacity"], state["stored"]
     count = min(stored, former, capacity)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
+from worker.experience.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Rollout:
 
         return Rollout(*(cut(item.name, getattr(self, item.name)) for item in fields(self)))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the tensors, by field; `Rollout(**state)` reads them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 

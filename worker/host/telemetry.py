@@ -95,8 +95,17 @@ class AttemptMeasurement:
                 self._telemetry.heartbeats.labels(outcome).observe(seconds)
             case observed.Listening() if not self._connected:
                 self._pause_start()
-            case observed.SimulatorChanged(session_id, change):
-                self._count_simulator(session_id, change)
+            case observed.SimulatorChanged(session_id, "connected"):
+                self._connected.add(session_id)
+                self._since = self._since or time.monotonic()
+            case observed.SimulatorChanged(_, "plays"):
+                self._pause_start()
+                if self._start is not None:
+                    self._telemetry.starts.labels(self._cause).observe(self._start)
+                    self._start = None
+            case observed.SimulatorChanged(session_id, change) if session_id in self._connected:
+                self._connected.discard(session_id)
+                self._telemetry.sessions.labels("lost" if change in FAILURES else "ended").inc()
             case observed.CheckpointCopied(_, seconds):
                 self._telemetry.publishing.observe(seconds)
             case observed.CheckpointSaved():
@@ -105,20 +114,6 @@ class AttemptMeasurement:
             case observed.Released():
                 self._telemetry.sessions.labels("lost").inc(len(self._connected))
                 self._connected.clear()
-
-    def _count_simulator(self, session_id: str, change: str) -> None:
-        match change:
-            case "connected":
-                self._connected.add(session_id)
-                self._since = self._since or time.monotonic()
-            case "plays":
-                self._pause_start()
-                if self._start is not None:
-                    self._telemetry.starts.labels(self._cause).observe(self._start)
-                    self._start = None
-            case _ if session_id in self._connected:
-                self._connected.discard(session_id)
-                self._telemetry.sessions.labels("lost" if change in FAILURES else "ended").inc()
 
     def _pause_start(self) -> None:
         """Add the time since `_since` to the start, and count no more for now."""

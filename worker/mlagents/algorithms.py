@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, SACConfig
 from ludus.config.rewards import CuriosityConfig, GAILConfig, RNDConfig
 from ludus.protocol.spec import BehaviorSpec
+from worker.experience.state import State
 from worker.learning.fast.critics import StackedCritics
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.actor_critic import ActorCritic
@@ -41,7 +42,7 @@ class Misfit(ValueError):
 class Translated(NamedTuple):
     """A translated checkpoint: parts of an algorithm's `state_dict`, and the names of the parts that are missing."""
 
-    state: dict[str, Any]
+    state: State
     """As the algorithm's own `state_dict`, without what stays as it begins."""
     fresh: tuple[str, ...]
     """The parts that stay as they begin, for people."""
@@ -98,7 +99,7 @@ def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSp
     problems += [f"unexpected {name} ({_shape(file.tensors[name].shape)})" for name in unread]
     if problems:
         raise Misfit(problems)
-    state: dict[str, Any] = {key: weights.of_module(module) for key, module in networks.modules.items()}
+    state: State = {key: weights.of_module(module) for key, module in networks.modules.items()}
     state["signals"] = {name: {"model": weights.of_module(signal.network)} for name, signal in signals.items()}
     missing = [f"the optimizer of {name}" for name in signals]
     optimizer = _optimizer(file, networks)
@@ -136,7 +137,7 @@ def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "one number"
 
 
-def _optimizer(file: MLAgentsCheckpoint, networks: _Networks) -> dict[str, Any] | None:
+def _optimizer(file: MLAgentsCheckpoint, networks: _Networks) -> State | None:
     """Return the state of our Adam; None if the file has none that fits."""
     if not networks.optimizers:
         return None

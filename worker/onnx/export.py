@@ -148,7 +148,7 @@ def _described(model: onnx.ModelProto, spec: BehaviorSpec) -> OnnxModel:
         )
         for entries in (model.graph.input, model.graph.output)
     )
-    memory = [each.shape[-1] for each in inputs if each.name == "recurrent_in"]
+    memory = [tensor.shape[-1] for tensor in inputs if tensor.name == "recurrent_in"]
     return OnnxModel(
         behavior=spec.behavior,
         opset=model.opset_import[0].version,
@@ -156,7 +156,7 @@ def _described(model: onnx.ModelProto, spec: BehaviorSpec) -> OnnxModel:
         outputs=outputs,
         continuous_actions=spec.actions.continuous_size,
         discrete_branches=spec.actions.discrete_branches,
-        action_masks=any(each.name == "action_masks" for each in inputs),
+        action_masks=any(tensor.name == "action_masks" for tensor in inputs),
         memory_size=int(memory[0]) if memory else 0,
     )
 

@@ -222,7 +222,12 @@ def _encoding(graph: Graph, encoder: ObservationEncoder, normalizer: Normalizer 
     vectors = [f"obs_{index}" for index in layout.of_kind(ObservationKind.VECTOR)]
     if vectors:
         joined = graph.join(vectors, "observations")
-        parts.append(joined if normalizer is None else _normalized(graph, normalizer, joined))
+        if normalizer is not None:
+            mean = graph.weight("normalizer.mean", normalizer.mean)
+            std = graph.weight("normalizer.std", normalizer.std())
+            scaled = graph.node("Div", [graph.node("Sub", [joined, mean], "centred"), std], "scaled")
+            joined = graph.node("Clip", [scaled], "normalized", min=-NORMALIZED_LIMIT, max=NORMALIZED_LIMIT)
+        parts.append(joined)
     for place, index in enumerate(layout.of_kind(ObservationKind.VISUAL)):
         visual = encoder.visuals[place]
         assert isinstance(visual, VisualEncoder)
@@ -230,13 +235,6 @@ def _encoding(graph: Graph, encoder: ObservationEncoder, normalizer: Normalizer 
     if encoder.attention is not None:
         parts.append(_attention(graph, encoder, encoder.attention, parts, layout))
     return graph.join(parts, "encoding")
-
-
-def _normalized(graph: Graph, normalizer: Normalizer, inputs: str) -> str:
-    mean = graph.weight("normalizer.mean", normalizer.mean)
-    std = graph.weight("normalizer.std", normalizer.std())
-    scaled = graph.node("Div", [graph.node("Sub", [inputs, mean], "centred"), std], "scaled")
-    return graph.node("Clip", [scaled], "normalized", min=-NORMALIZED_LIMIT, max=NORMALIZED_LIMIT)
 
 
 def _dense(graph: Graph, body: DenseBody, hidden: str, name: str, activation: str) -> str:
@@ -254,7 +252,11 @@ def _picture(graph: Graph, layers: nn.Module, inputs: str, prefix: str) -> str:
             case nn.Conv2d():
                 inputs = _convolution(graph, layer, inputs, name)
             case ResidualBlock():
-                inputs = _residual(graph, layer, inputs, name)
+                hidden = inputs
+                for part, kernel in (("first", layer.first), ("second", layer.second)):
+                    swish = graph.activation("swish", hidden, f"{name}.{part}/before")
+                    hidden = _convolution(graph, kernel, swish, f"{name}.{part}")
+                inputs = graph.node("Add", [inputs, hidden], f"{name}/residual")
             case nn.MaxPool2d():
                 inputs = graph.node(
                     "MaxPool", [inputs], f"{name}/pool", kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 0, 0]
@@ -289,14 +291,6 @@ def _convolution(graph: Graph, layer: nn.Conv2d, inputs: str, name: str) -> str:
         pads=[int(layer.padding[0])] * 4,
         strides=list(layer.stride),
     )
-
-
-def _residual(graph: Graph, block: ResidualBlock, inputs: str, name: str) -> str:
-    hidden = inputs
-    for part, layer in (("first", block.first), ("second", block.second)):
-        swish = graph.activation("swish", hidden, f"{name}.{part}/before")
-        hidden = _convolution(graph, layer, swish, f"{name}.{part}")
-    return graph.node("Add", [inputs, hidden], f"{name}/residual")
 
 
 def _attention(

@@ -14,11 +14,11 @@ class Node:
         self._operations = operations
         self.name = name
 
-    def __add__(self, other: Any, /) -> "Node":
+    def __add__(self, other: "Node | float", /) -> "Node":
         """Return the sum."""
         return self._operations.node("Add", self, other)
 
-    def __sub__(self, other: Any, /) -> "Node":
+    def __sub__(self, other: "Node | float", /) -> "Node":
         """Return the difference."""
         return self._operations.node("Sub", self, other)
 
@@ -26,15 +26,15 @@ class Node:
         """Return `other - self`, without a constant on the left of a subtraction."""
         return self._operations.node("Add", self * -1.0, other)
 
-    def __mul__(self, other: Any, /) -> "Node":
+    def __mul__(self, other: "Node | float", /) -> "Node":
         """Return the product."""
         return self._operations.node("Mul", self, other)
 
-    def __rmul__(self, other: Any, /) -> "Node":
+    def __rmul__(self, other: "Node | float", /) -> "Node":
         """Return the product."""
         return self._operations.node("Mul", self, other)
 
-    def __truediv__(self, other: Any, /) -> "Node":
+    def __truediv__(self, other: "Node | float", /) -> "Node":
         """Return the quotient."""
         return self._operations.node("Div", self, other)
 
@@ -50,11 +50,11 @@ class GraphOperations:
         self.graph = graph
         self._numbers = count()
 
-    def node(self, operation: str, *operands: Any, **attributes: Any) -> Node:
+    def node(self, operation: str, *operands: Node | float, **attributes: Any) -> Node:
         """Add a node. Operands are nodes or numbers."""
         inputs = [
-            each.name if isinstance(each, Node) else self.graph.constant(f"head.number.{each}", float(each))
-            for each in operands
+            operand.name if isinstance(operand, Node) else self.graph.constant(f"head.number.{operand}", float(operand))
+            for operand in operands
         ]
         output = f"head/{operation.lower()}.{next(self._numbers)}"
         return Node(self, self.graph.node(operation, inputs, output, **attributes))
@@ -81,7 +81,7 @@ class GraphOperations:
         """Return the sum of each row, `(B, 1)`."""
         return self.node("ReduceSum", values, axes=[1], keepdims=1)
 
-    def at_least(self, values: Node, least: Any) -> Node:
+    def at_least(self, values: Node, least: Node | float) -> Node:
         """Return 1.0 where a value is `least` or more, else 0.0."""
         less = self.node("Cast", self.node("Less", values, least), to=FLOAT)
         return 1.0 - less

@@ -11,13 +11,13 @@ on. With the change simulators are reset.
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
 from statistics import fmean, pstdev
-from typing import Any
 
 from ludus.collector.messages import EndedMatch, MatchesEnded
 from ludus.protocol.batches import Outcome
 from server.ladders.refs import Outcome as Result
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.collectors.pool import CollectorPool
+from worker.experience.state import State
 from worker.selfplay.ghost import Ghost, rate
 from worker.trainer.messages import EventRecord
 from worker.trainer.recorder import Aggregation
@@ -77,7 +77,7 @@ class GhostController:
         """Return the metrics of each summary of a behavior: the learning team, if it is in self-play."""
         return {} if self.learning is None or behavior not in self._ghosts else {LEARNING_TEAM: self.learning}
 
-    def join(self, ghost: Ghost, saved: dict[str, Any] | None) -> None:
+    def join(self, ghost: Ghost, saved: State | None) -> None:
         """Add a behavior whose ghost has begun, or was restored with the turns of `state`."""
         if saved is not None:
             self.learning = saved["learning"]
@@ -301,7 +301,7 @@ class GhostController:
             elo=ghost.ratings.current,
         )
 
-    def state(self, behavior: str) -> dict[str, Any]:
+    def state(self, behavior: str) -> State:
         """Return the state of a behavior and of the turns for a checkpoint; `join` continues from it."""
         ghost = self._ghosts[behavior].state_dict()
         return {"learning": self.learning, "queue": list(self._queue), "ghost": ghost}

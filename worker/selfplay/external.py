@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ludus.config.selfplay import RANDOM, Opponent, parse_opponent
+from worker.experience.state import State
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit
 from worker.mlagents.file import Unreadable
@@ -53,14 +54,14 @@ class SnapshotPool:
         """Those that are kept."""
         return tuple(self._ring)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that `load_state_dict` needs."""
         snapshots = [
             {"number": snapshot.number, "step": snapshot.step, "weights": snapshot.weights} for snapshot in self._ring
         ]
         return {"saved": self._saved, "snapshots": snapshots}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on where `state_dict` was taken; of a larger window the newest remain."""
         self._saved = state["saved"]
         self._ring.clear()
@@ -122,11 +123,11 @@ class ExternalOpponents:
                 added.append(opponent)
         return added
 
-    def state_dict(self) -> list[dict[str, Any]]:
+    def state_dict(self) -> list[State]:
         """Return everything that `load_state_dict` needs."""
         return [asdict(opponent) for opponent in self.opponents]
 
-    def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
+    def load_state_dict(self, state: Sequence[State]) -> None:
         """Load the result of `state_dict`."""
         self.opponents = [ExternalOpponent(**opponent) for opponent in state]
 
@@ -165,7 +166,7 @@ def _random(actor: Actor) -> NDArray[np.float32]:
     return twin.flatten()
 
 
-def _snapshot(saved: dict[str, Any], behavior: str, number: int) -> tuple[int, NDArray[np.float32]]:
+def _snapshot(saved: State, behavior: str, number: int) -> tuple[int, NDArray[np.float32]]:
     """Return for how many steps a snapshot in a checkpoint's pool had learned, and its weights. Raise `Unreadable`."""
     pool = saved["self_play"]["ghost"]["pool"]["snapshots"] if "self_play" in saved else []
     for snapshot in pool:

@@ -8,7 +8,7 @@ ML-Agents does. An opponent is exchanged when an episode of it begins, not in th
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, assert_never
+from typing import assert_never
 from zlib import crc32
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ludus.collector.commands import OpponentAssignment
 from ludus.config.selfplay import OpponentSelection, SelfPlaySettings
 from server.ladders import elo
+from worker.experience.state import State
 from worker.learning.networks.actor import Actor
 from worker.selfplay.external import ExternalOpponents, Snapshot, SnapshotPool
 from worker.trainer.initialization import Sources
@@ -58,14 +59,14 @@ class Ratings:
         """Forget older snapshots."""
         self._snapshots = {snapshot: rating for snapshot, rating in self._snapshots.items() if snapshot >= number}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that `load_state_dict` needs."""
         return {
             "current": self.current,
             "snapshots": {str(snapshot): rating for snapshot, rating in self._snapshots.items()},
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on where `state_dict` was taken."""
         self.current = state["current"]
         self._snapshots = {int(snapshot): rating for snapshot, rating in state["snapshots"].items()}
@@ -114,11 +115,11 @@ class Payoffs:
         """Forget older snapshots."""
         self._counts = {snapshot: counts for snapshot, counts in self._counts.items() if snapshot >= number}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that `load_state_dict` needs."""
         return {str(number): list(counts) for number, counts in self._counts.items()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on where `state_dict` was taken."""
         self._counts = {int(number): (games, points) for number, (games, points) in state.items()}
 
@@ -287,7 +288,7 @@ class Ghost:
         """Return for how many steps a frozen policy of its own had learned; None if it is forgotten."""
         return -1 - key if key < 0 else self._steps.get(key)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the whole state of self-play of this behavior."""
         numbers = {snapshot.number for snapshot in self.candidates}
         return {
@@ -303,7 +304,7 @@ class Ghost:
             "rng": self._rng.bit_generator.state,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Load the result of `state_dict`."""
         self.counters = Counters(**state["counters"])
         self.pool.load_state_dict(state["pool"])

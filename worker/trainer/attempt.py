@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
 
 import structlog
 
@@ -18,6 +17,7 @@ from server.config.amendment import apply_changes
 from server.runs.refs import AmendmentRef, EdgeCollectorRef
 from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, EdgeReaderFailed
 from worker.collectors.pool import CollectorPool
+from worker.experience.state import State
 from worker.trainer.checkpoint import behavior_states
 from worker.trainer.clone import CloneLearner
 from worker.trainer.learner import BehaviorLearner, InferenceLearner
@@ -87,7 +87,7 @@ class Attempt:
     """The present configuration; `amend` replaces it when a user changes it."""
     supervisor: SupervisorPort
     pool: CollectorPool
-    restored: dict[str, Any]
+    restored: State
     """The checkpoint's states of behaviors that no simulator has announced yet, by behavior."""
     learners: dict[str, Learner] = field(default_factory=dict)
     """By behavior, in the order in which the behaviors were announced."""

@@ -28,6 +28,8 @@ import torch
 from safetensors.torch import load_file as load_tensors
 from torch import Tensor
 
+from worker.experience.state import State
+
 TENSORS_FILE, MANIFEST_FILE = "state.safetensors", "state.json"
 FORMAT, FORMAT_VERSION = "ludus-checkpoint", 1
 _TENSOR, _ARRAY, _FLOAT, _TUPLE = "$tensor", "$array", "$float", "$tuple"
@@ -124,7 +126,7 @@ def available_memory() -> int:
     raise RuntimeError("/proc/meminfo has no line MemAvailable")
 
 
-def load(folder: Path) -> dict[str, Any]:
+def load(folder: Path) -> State:
     """Return the state that `save` wrote, tensors on the CPU. Raise `CheckpointDamaged`."""
     manifest = _read_manifest(folder)
     path = folder / TENSORS_FILE
@@ -139,11 +141,11 @@ def load(folder: Path) -> dict[str, Any]:
         tensors = load_tensors(path)
     except safetensors.SafetensorError as error:
         raise CheckpointDamaged(folder, f"{TENSORS_FILE}: {error}") from error
-    state: dict[str, Any] = _decode(manifest["state"], tensors)
+    state: State = _decode(manifest["state"], tensors)
     return state
 
 
-def behavior_states(state: Mapping[str, Any]) -> dict[str, Any]:
+def behavior_states(state: State) -> State:
     """Return the states of behaviors in a training state, without the parts of the run as a whole."""
     return {name: behavior for name, behavior in state.items() if not name.startswith("?")}
 
@@ -167,7 +169,7 @@ def unpack(archive: Path, folder: Path) -> None:
         raise CheckpointDamaged(archive, str(error)) from error
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> State:
     """Return the manifest, once it is known to be whole."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -239,9 +239,9 @@ class Checkpoints:
             log.info("replay_buffer_saved", behavior=name, experiences=count, folder=folder)
         return folder
 
-    def state(self, collectors: Sequence[State] = ()) -> dict[str, Any]:
+    def state(self, collectors: Sequence[State] = ()) -> State:
         """Return the state for a checkpoint, with the snapshots of collectors."""
-        states: dict[str, Any] = dict(self._attempt.restored)
+        states: State = dict(self._attempt.restored)
         for name, learner in self._attempt.learners.items():
             states[name] = learner.state() | {"spec": spec_to_message(learner.spec).SerializeToString().hex()}
             if collectors and isinstance(learner, BehaviorLearner) and not learner.done:
@@ -292,7 +292,7 @@ class Checkpoints:
 
 
 def _write(
-    folder: Path, state: dict[str, Any], models: Mapping[str, Callable[[Path], OnnxModel]], *, models_optional: bool
+    folder: Path, state: State, models: Mapping[str, Callable[[Path], OnnxModel]], *, models_optional: bool
 ) -> _Models:
     """Write a checkpoint. Raise `ExportMismatch` unless models are optional; such a model is left out then."""
     written = _Models({}, {})

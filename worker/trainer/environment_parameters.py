@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ludus.collector.messages import SimulatorStarted, StatsReported
 from ludus.config.curriculum import log_line, status_of, value_from_plain, value_to_plain
@@ -34,6 +34,7 @@ from ludus.config.environment_parameters import MEASURES, CompletionCriteria, Le
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.schemas import EnvironmentParameter
 from worker.collectors.events import CollectorEvent, EpisodesEnded, SegmentsDelivered
+from worker.experience.state import State
 from worker.trainer.attempt import Attempt
 from worker.trainer.messages import EditParameters, ParameterStates
 from worker.trainer.recorder import CUMULATIVE_REWARD, EPISODE_LENGTH, GROUP_REWARD
@@ -222,7 +223,7 @@ class EnvironmentParameterManager:
         self._begin_set()
         return change
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state for a checkpoint. Episodes may outlive it, so sets keep their numbers."""
         return {
             "number": self.number,
@@ -242,7 +243,7 @@ class EnvironmentParameterManager:
             ],
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the result of `state_dict`. Parameters that it does not know stay as they are."""
         self.number = state.get("number", 0)  # older checkpoints have none
         for saved in state["parameters"]:
@@ -407,9 +408,7 @@ CAUSES: Final = {"completed": "Completed", "fell_back": "Fell back from", "edite
 class EnvironmentParameters:
     """The environment parameters of one attempt: changes of lessons reach simulators, events and metrics."""
 
-    def __init__(
-        self, attempt: Attempt, rating: Callable[[str], float | None], saved: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, attempt: Attempt, rating: Callable[[str], float | None], saved: State | None) -> None:
         """`rating` returns the Elo rating of a behavior in self-play, None for others.
 
         `saved` is the result of `state` in a checkpoint, None without one.

@@ -23,6 +23,7 @@ from ludus.config.behavior import BehaviorConfig, CloneConfig
 from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.run import RunConfig
 from ludus.protocol.spec import BehaviorSpec
+from worker.experience.state import State
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import Cloning
 from worker.learning.networks.actor import Actor
@@ -106,7 +107,7 @@ def initialize(algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec, 
     return Initialized("mlagents", file.step, translated.fresh)
 
 
-def resume(algorithm: Stateful, spec: BehaviorSpec, state: dict[str, Any]) -> None:
+def resume(algorithm: Stateful, spec: BehaviorSpec, state: State) -> None:
     """Continue exactly where a state was taken. Raise `InitializationError`: the algorithm is then as it was."""
     problems: list[str] = []
     _fitting(_networks(algorithm.state_dict()), _networks(state), "", problems)
@@ -163,11 +164,11 @@ def _from_ludus(algorithm: Stateful, config: BehaviorConfig, behavior: str, fold
     return Initialized("ludus", int(saved["progress"]["step"]), tuple(left_out))
 
 
-def _networks(state: Mapping[str, Any]) -> dict[str, Any]:
+def _networks(state: State) -> State:
     return {key: state[key] for key in NETWORKS if key in state}
 
 
-def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str, Any]]:
+def behavior_of(state: State, behavior: str) -> tuple[str, State]:
     """Return name and state of a behavior in a training state, or of the only one. Raise `Unreadable`."""
     states = behavior_states(state)
     name = behavior if behavior in states or len(states) != 1 else next(iter(states))
@@ -178,9 +179,9 @@ def behavior_of(state: Mapping[str, Any], behavior: str) -> tuple[str, dict[str,
     return name, states[name]
 
 
-def fitting_policy(needed: Mapping[str, Any], state: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def fitting_policy(needed: State, state: State, problems: list[str]) -> State:
     """Return the tensors of the policy in an algorithm's state; append the differences from `needed` to `problems`."""
-    fitting: dict[str, Any] = _fitting(dict(needed), policy_of(state), "policy", problems)
+    fitting: State = _fitting(dict(needed), policy_of(state), "policy", problems)
     return fitting
 
 
@@ -201,7 +202,7 @@ def load_policy(actor: Actor, behavior: str, folder: Path) -> int:
     return int(saved["progress"]["step"])
 
 
-def policy_of(state: Mapping[str, Any]) -> dict[str, Any]:
+def policy_of(state: State) -> State:
     """Return the actor's part of an algorithm's state."""
     if "actor" in state:
         return dict(state["actor"])

@@ -21,7 +21,7 @@ have. A behavior that is done goes on answering, without learning, while others 
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from ludus.schemas import OnnxModel
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
+from worker.experience.state import State
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import Cloning
 from worker.learning.algorithms.numeric_check import Diverged
@@ -215,7 +216,7 @@ class BehaviorLearner(BaseLearner):
         """Whether `max_steps` is reached."""
         return self.progress.step >= self._max_steps
 
-    def restore(self, collection: Mapping[str, Any]) -> None:
+    def restore(self, collection: State) -> None:
         """Go on in the middle of a round, before `start`: from the `collection` of a checkpoint's state."""
         self._former = {int(key): Rollout(**state) for key, state in collection["rounds"].items()}
         self._delivered += sum(rollout.steps for rollout in self._former.values())

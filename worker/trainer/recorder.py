@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean, pstdev
-from typing import Any
 
 from ludus.collector.messages import StatsReported
 from ludus.protocol import batches as wire
 from ludus.schemas import STEPS_PER_SECOND, ScoredBy
 from server.metrics.points import MetricPoint
+from worker.experience.state import State
 from worker.trainer.messages import Metrics
 
 CUMULATIVE_REWARD = "Environment/Cumulative Reward"
@@ -170,7 +170,7 @@ class Recorder:
         ]
         self._post(Metrics(points=points))
 
-    def state(self, learned: int) -> dict[str, Any]:
+    def state(self, learned: int) -> State:
         """Return the measurements that are not written yet, and the points of steps beyond `learned`.
 
         For a checkpoint from which these steps are not collected again: points beyond its step are superseded.
@@ -185,7 +185,7 @@ class Recorder:
             "written": [[step, values] for step, values in self._written if step > learned],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Go on from the result of `state`, and write its points again."""
         self._boundary = state["boundary"]
         self._series = {

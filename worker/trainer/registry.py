@@ -1,9 +1,7 @@
 """The registry of behaviors: each that is announced, or needs no simulator, gets its learner or is refused."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,6 +17,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import spec_from_message
+from worker.experience.state import State
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import (
     Demonstrations,
@@ -162,7 +161,7 @@ class BehaviorRegistry:
         self._report_registered(learner)
 
     def _health_monitor(
-        self, config: LearningConfig, spec: BehaviorSpec, step: int, saved: dict[str, Any] | None
+        self, config: LearningConfig, spec: BehaviorSpec, step: int, saved: State | None
     ) -> HealthMonitor:
         """Return the monitor of a behavior; it has seen the demonstrations of GAIL."""
         has_lessons = any(len(lessons) > 1 for lessons in self._attempt.config.lessons().values())
@@ -181,7 +180,7 @@ class BehaviorRegistry:
         algorithm: Algorithm,
         recorder: Recorder,
         step: int,
-        saved: dict[str, Any] | None,
+        saved: State | None,
     ) -> None:
         """Create the opponents of a behavior, or restore them. Raise `InitializationError` for one that can't be."""
         assert config.self_play is not None
@@ -210,7 +209,7 @@ class BehaviorRegistry:
             )
         return spec.actions.continuous_size > 0
 
-    def _report_replay(self, behavior: str, saved: Mapping[str, Any] | None, *, saves: bool) -> None:
+    def _report_replay(self, behavior: str, saved: State | None, *, saves: bool) -> None:
         """Report whether a resumed behavior has the replay buffer that it was learning from; in ML-Agents' words."""
         if saved is not None and saves:
             count = len(saved["steps"][0])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.learning.networks.actor import Actor
 
 
@@ -41,11 +42,11 @@ class Algorithm(ABC):
         in keys of `server.config.amendment.MUTABLE` alone."""
 
     @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that the next update depends on. It is written before the next update begins."""
 
     @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken."""
 
     def flat_weights(self) -> NDArray[np.float32]:

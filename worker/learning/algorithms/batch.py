@@ -80,13 +80,33 @@ class Batch:
         `size` counts steps, and is rounded down to whole sequences. A batch smaller than that is one minibatch. The
         order is drawn on the CPU, so it is the same on every device.
         """
+        device = self.steps.device
         if recurrence is None:
             order, size = share(torch.randperm(len(self.steps), generator=generator), size)
-            return self._of_steps(size, order)
+            rows = order.to(device)
+            # All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not.
+            narrow = [column for column in self.encoded if column.dim() == 2]
+            wide = self.encoded[len(narrow) :]
+            shuffled = replace(self, encoded=narrow).select(rows)
+            for start in range(0, max(len(order) // size, 1) * size, size):
+                part = slice(start, start + size)
+                minibatch = shuffled.map(itemgetter(part))
+                minibatch.encoded.extend(column.index_select(0, rows[part]) for column in wide)
+                yield minibatch
+            return
         length = recurrence.sequences.rows.shape[1]
         order = torch.randperm(len(recurrence.sequences.rows), generator=generator)
         order, size = share(order, max(size // length, 1))
-        return self._of_sequences(size, order, recurrence)
+        for which in torch.split(order, size)[: max(len(order) // size, 1)]:
+            sequences, chosen = recurrence.sequences.select(which), which.to(device)
+            yield replace(
+                self.select(sequences.rows.reshape(-1).to(device)),
+                steps=sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
+                real=sequences.mask.reshape(-1).to(device),
+                actor_memory=recurrence.actor_memory[chosen],
+                critic_memory=recurrence.critic_memory[chosen],
+                length=length,
+            )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """Return what a function makes of each column that has a row for each step."""
@@ -105,31 +125,6 @@ class Batch:
     def select(self, rows: Int[Tensor, " K"]) -> "Batch":
         """Return these rows, in this order."""
         return self.map(partial(torch.index_select, dim=0, index=rows))
-
-    def _of_steps(self, size: int, order: Tensor) -> Iterator["Batch"]:
-        """All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not."""
-        rows = order.to(self.steps.device)
-        narrow = [column for column in self.encoded if column.dim() == 2]
-        wide = self.encoded[len(narrow) :]
-        shuffled = replace(self, encoded=narrow).select(rows)
-        for start in range(0, max(len(order) // size, 1) * size, size):
-            chosen = slice(start, start + size)
-            minibatch = shuffled.map(itemgetter(chosen))
-            minibatch.encoded.extend(column.index_select(0, rows[chosen]) for column in wide)
-            yield minibatch
-
-    def _of_sequences(self, size: int, order: Tensor, recurrence: Recurrence) -> Iterator["Batch"]:
-        device = self.steps.device
-        for which in torch.split(order, size)[: max(len(order) // size, 1)]:
-            sequences, chosen = recurrence.sequences.select(which), which.to(device)
-            yield replace(
-                self.select(sequences.rows.reshape(-1).to(device)),
-                steps=sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
-                real=sequences.mask.reshape(-1).to(device),
-                actor_memory=recurrence.actor_memory[chosen],
-                critic_memory=recurrence.critic_memory[chosen],
-                length=sequences.rows.shape[1],
-            )
 
 
 def batch_with_targets(

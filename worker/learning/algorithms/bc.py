@@ -39,7 +39,7 @@ Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ from ludus.config.behavior import CloneConfig, ReinforcementConfig
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
+from worker.experience.state import State
 from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
 from worker.learning.algorithms.training_state import TrainingState
 from worker.learning.data_parallel import average, mean_weights, own_rows
@@ -245,11 +246,11 @@ class BehavioralCloning:
         """Return whether the actor and the moments of this optimizer are finite."""
         return self.optimizer.all_finite()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that the next update depends on, but the actor."""
         return self._state.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken."""
         self._state.load_state_dict(state)
 
@@ -349,12 +350,12 @@ class Cloning:
         """Return the actor's weights and normalizer statistics as collectors load them."""
         return self.actor.flatten()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that the next iteration depends on. Tensors are copies."""
         progress = {"version": self.version, "order": self._order.clone(), "at": self._at}
         return {**progress, **self._state.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; with other demonstrations than then, in a new pass."""
         self._state.load_state_dict(state)
         self.version = state["version"]

@@ -46,7 +46,7 @@ steps of each sequence, `M` choices of all branches.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.priorities import Priorities
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.learning.algorithms.off_policy import OffPolicyAlgorithm, ReplayedExperience
 from worker.learning.data_parallel import own_rows, total
 from worker.learning.fast.adam import FlatAdam
@@ -242,12 +243,12 @@ class DQN(OffPolicyAlgorithm):
             rows=rows,
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that the next update depends on; of the replay buffer, if it is saved at all, *views*."""
         priorities = self.priorities if self.config.hyperparameters.save_replay_buffer else None
         return {**super().state_dict(), "priorities": None if priorities is None else priorities.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
         super().load_state_dict(state)
         if self.priorities is not None and len(self.experience.replay):

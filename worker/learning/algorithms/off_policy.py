@@ -34,6 +34,7 @@ from ludus.config.behavior import DQNConfig, SACConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.experience.transitions import Transitions, transitions_of
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
@@ -225,7 +226,7 @@ class ReplayedExperience:
         self._earned.clear()
         return episode_rewards(self.signals.names, earned)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything; of the replay buffer, if it is saved at all, *views*."""
         return {
             "counters": [self.step, self.updates, self.signal_updates],
@@ -235,7 +236,7 @@ class ReplayedExperience:
             "replay": self.replay.state_dict() if self.hyper.save_replay_buffer else None,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
         self.step, self.updates, self.signal_updates = state["counters"]
         self._recent.clear()
@@ -343,12 +344,12 @@ class OffPolicyAlgorithm(Algorithm):
             metrics = {**metrics, **experience.episode_metrics()}
             return metrics | {"Policy/Learning Rate": rate, "Policy/Lag": lag}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that the next update depends on; of the replay buffer, if it is saved at all, *views*."""
         sizes = {"values_before": list(self._values_before), "losses_before": dict(self._losses_before)}
         return {"version": self.version, **sizes, **self._state.state_dict(), **self.experience.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
         self._state.load_state_dict(state)
         self.experience.load_state_dict(state)

@@ -17,6 +17,7 @@ from ludus.config.behavior import POCAConfig, PPOConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.experience.transitions import Transitions, sequences_of
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.batch import Batch
@@ -267,11 +268,11 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         steps: int = self.config.hyperparameters.buffer_size
         return steps
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything that the next update depends on. Tensors are copies."""
         return {"version": self.version, **self._state.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken."""
         self._state.load_state_dict(state)
         self.version = state["version"]

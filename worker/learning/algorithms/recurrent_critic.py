@@ -11,7 +11,7 @@ Dimensions: `N` steps, `B` segments, `Q` sequences, `W` width of a memory, `U` f
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.experience.transitions import Sequences
 
 CriticPass: TypeAlias = Callable[[Int[Tensor, " R"], Float[Tensor, "Q W"], int], tuple[Tensor, Tensor]]
@@ -115,11 +116,11 @@ class CriticMemories:
         self._values = torch.cat([self._values[waiting], after[cut.to(after.device)]])[-MOST_AGENTS:]
         self._places = {key: index for index, key in enumerate(agents)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything. The tensors are copies."""
         return {"agents": torch.tensor(list(self._places)).view(-1, 4), "values": self._values.clone()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the result of `state_dict`."""
         self._places = {tuple(key): index for index, key in enumerate(state["agents"].tolist())}
         self._values = state["values"].to(self._values.device).clone()

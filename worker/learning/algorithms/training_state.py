@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from worker.experience.state import State
 from worker.learning.algorithms.numeric_check import Diverged
 
 
@@ -26,10 +27,10 @@ class Restorable(Protocol):
 class Stateful(Protocol):
     """Something that is written to checkpoints."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything. Tensors are copies."""
 
-    def load_state_dict(self, state: dict[str, Any], /) -> Any:
+    def load_state_dict(self, state: State, /) -> Any:
         """Go on exactly where `state_dict` was taken."""
 
 
@@ -62,21 +63,21 @@ class TrainingState:
                 restore(snapshot)
             raise
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything. Tensors are copies."""
         return states_of(self._stored)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; see `load_states`."""
         load_states(self._stored, state)
 
 
-def states_of(parts: Mapping[str, Stored | None]) -> dict[str, Any]:
+def states_of(parts: Mapping[str, Stored | None]) -> State:
     """Return the state of each part, by key. Tensors are copies."""
     return {key: None if part is None else _state_of(part) for key, part in parts.items()}
 
 
-def load_states(parts: Mapping[str, Stored | None], states: Mapping[str, Any]) -> None:
+def load_states(parts: Mapping[str, Stored | None], states: State) -> None:
     """Go on exactly where `states_of` was taken. A part that is None on either side stays as it is."""
     for key, part in parts.items():
         if part is not None and states[key] is not None:

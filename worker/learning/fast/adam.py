@@ -7,13 +7,14 @@ come in groups, each with a learning rate of its own: one call for each group th
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from worker.experience.state import State
 from worker.learning.data_parallel import average
 
 BETAS = (0.9, 0.999)
@@ -124,7 +125,7 @@ class FlatAdam:
         """Return whether every parameter and moment is finite, as a boolean tensor on the device."""
         return torch.stack([tensor.isfinite().all() for tensor in self._state()]).all()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return both moments by parameter name, and the count of steps. The tensors are copies."""
         return {
             "steps": self._steps[0].clone(),
@@ -133,7 +134,7 @@ class FlatAdam:
         }
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Load the result of `state_dict`. Parameters are loaded by their modules."""
         self._steps.copy_(state["steps"])
         for moments, saved in ((self._first, state["first"]), (self._second, state["second"])):

@@ -84,7 +84,12 @@ class StackedCritics(nn.Module):
         # from N(0, 1 / inputs), as `kaiming_dense`
         weights = [torch.randn(3, *pair, generator=generator) / math.sqrt(pair[0]) for pair in pairwise(widths)]
         weights[0][V] *= math.sqrt(widths[0] / self._inputs)  # V's fan-in is without the action
-        weights.append(_xavier_stack(layout.hidden_units, signals, self._choices, generator))
+        # uniform in `+-sqrt(6 / (inputs + outputs))`, the outputs being those of one signal
+        units, choices = layout.hidden_units, self._choices
+        heads = torch.rand(3, units, signals * choices, generator=generator).mul_(2.0).sub_(1.0)
+        heads[:V] *= math.sqrt(6.0 / (units + choices))
+        heads[V] *= math.sqrt(6.0 / (units + 1))
+        weights.append(heads)
         self.weights = nn.ParameterList(nn.Parameter(weight) for weight in weights)
         self.biases = nn.ParameterList(nn.Parameter(weight.new_zeros(3, 1, weight.shape[2])) for weight in weights)
         self.target = nn.ParameterList(
@@ -197,11 +202,3 @@ class StackedCritics(nn.Module):
             )
             self._cached.append(views)
         return self._cached[0]
-
-
-def _xavier_stack(inputs: int, signals: int, choices: int, generator: torch.Generator) -> Float[Tensor, "3 U SK"]:
-    """Return weights uniform in `+-sqrt(6 / (inputs + outputs))`, the outputs being those of one signal."""
-    weights = torch.rand(3, inputs, signals * choices, generator=generator).mul_(2.0).sub_(1.0)
-    weights[:V] *= math.sqrt(6.0 / (inputs + choices))
-    weights[V] *= math.sqrt(6.0 / (inputs + 1))
-    return weights

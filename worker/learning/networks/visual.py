@@ -14,6 +14,7 @@ Pictures stay uint8 until here, where 0..255 becomes 0..1, as ML-Agents reads PN
 """
 
 import math
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -65,7 +66,11 @@ class VisualEncoder(nn.Module):
             case "nature_cnn":
                 layers = _convolutions(channels, [(32, 8, 4), (64, 4, 2), (64, 3, 1)], generator)
             case "resnet":
-                layers = _residual_stacks(channels, (16, 32, 32), generator)
+                layers = []
+                for before, after in pairwise((channels, 16, 32, 32)):
+                    layers += [convolution(before, after, 3, 1, generator, padding=1), nn.MaxPool2d(3, 2)]
+                    layers += [ResidualBlock(after, generator), ResidualBlock(after, generator)]
+                layers.append(nn.SiLU())
             case _:
                 raise ValueError(f"no visual encoder is called {encoder!r}")
         sizes = _sizes(layers, (channels, height, width))
@@ -114,15 +119,6 @@ def _convolutions(channels: int, layers: list[tuple[int, int, int]], generator: 
         modules += [convolution(channels, outputs, kernel, stride, generator), nn.LeakyReLU(LEAK)]
         channels = outputs
     return modules
-
-
-def _residual_stacks(channels: int, stacks: tuple[int, ...], generator: torch.Generator) -> list[nn.Module]:
-    modules: list[nn.Module] = []
-    for outputs in stacks:
-        modules += [convolution(channels, outputs, 3, 1, generator, padding=1), nn.MaxPool2d(3, 2)]
-        modules += [ResidualBlock(outputs, generator), ResidualBlock(outputs, generator)]
-        channels = outputs
-    return [*modules, nn.SiLU()]
 
 
 def _sizes(layers: list[nn.Module], shape: tuple[int, int, int]) -> list[int]:

@@ -4,7 +4,6 @@ Dimensions: `N` steps, `B` segments, `S` signals.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.learning.rewards.signals import title
 
 MOST_AGENTS = 1 << 16
@@ -54,7 +54,7 @@ class EpisodeReturns:
             del self._open[next(iter(self._open))]
         return np.concatenate(finished)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return everything, as tensors."""
         keys = [(*key, episode) for key, (episode, _) in self._open.items()]
         sums = [total for _, total in self._open.values()]
@@ -63,7 +63,7 @@ class EpisodeReturns:
             "sums": torch.from_numpy(np.array(sums).reshape(-1, self._signals)),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the result of `state_dict`."""
         rows = zip(state["keys"].tolist(), state["sums"].cpu().numpy(), strict=True)
         self._open = {(simulator, agent): (episode, total.copy()) for (simulator, agent, episode), total in rows}

@@ -34,7 +34,7 @@ Deviations, on purpose:
 """
 
 import hashlib
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -42,6 +42,7 @@ from torch import Tensor, nn
 
 from ludus.config.rewards import GAILConfig
 from ludus.protocol.spec import BehaviorSpec
+from worker.experience.state import State
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import Shard, average, shard
 from worker.learning.functional.adversarial import (
@@ -187,12 +188,12 @@ class GAILReward(TrainedSignal[Discriminator]):
             measured[f"Losses/{self._label} KL Loss"] = passed
         return measured
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return network, statistics, beta, optimizer and generators."""
         generators = {"draws": self._draws.get_state(), "noise": self._noise.get_state()}
         return {**super().state_dict(), "generators": generators}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; on another kind of device, with noise of another sequence."""
         super().load_state_dict(state)
         self._draws.set_state(state["generators"]["draws"].cpu())

@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ludus.config.network import NetworkSettings
+from worker.experience.state import State
 from worker.experience.transitions import Transitions
 from worker.learning.algorithms.training_state import Changed, Stored, load_states, states_of
 from worker.learning.data_parallel import Shard
@@ -41,11 +42,11 @@ class RewardSignal(ABC):
         """Return whether all its weights are finite, as a tensor on the device."""
         return torch.tensor(True)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of what is `stored`."""
         return states_of(self.stored)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken."""
         load_states(self.stored, state)
 

@@ -7,13 +7,14 @@ Dimensions: `N` steps, `S` signals.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ludus.config.rewards import RewardSignals
+from worker.experience.state import State
 from worker.experience.transitions import Transitions
 from worker.learning.algorithms.training_state import Changed
 from worker.learning.rewards.signal import RewardSignal
@@ -86,11 +87,11 @@ class SignalSet:
         """The parts of all signals that `update` changes."""
         return [part for item in self.named for part in item.signal.changed]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state of each signal, by name."""
         return {item.name: item.signal.state_dict() for item in self.named}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken."""
         for item in self.named:
             item.signal.load_state_dict(state[item.name])

@@ -15,13 +15,14 @@ An occurrence of a sign is over after `CALM` updates in a row without it. Only a
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
 from ludus.collector.heads import HALF_LOG_TWO_PI
 from ludus.config.behavior import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
+from worker.experience.state import State
 from worker.learning.functional.distributions import branch_bounds
 
 CALM: Final = 10
@@ -117,7 +118,7 @@ class Divergence:
         """The signs that the policy hardly explores any more."""
         return {name: sign for name, sign in self.signs.items() if name != "KL" and sign.since is not None}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state for a checkpoint."""
         return {
             "signs": {name: asdict(sign) for name, sign in self.signs.items()},
@@ -126,7 +127,7 @@ class Divergence:
             "steps": self._steps,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the result of `state_dict`."""
         self.signs = {name: Sign(**sign) for name, sign in state["signs"].items()}
         self.newest, self._possible, self._steps = dict(state["newest"]), list(state["possible"]), state["steps"]

@@ -6,7 +6,7 @@ What is kept in a checkpoint is plain (numbers, lists, dicts, arrays), so that a
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod, sqrt
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from ludus.config.behavior import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from server.ladders.refs import PlayedMatch
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.trainer.health.divergence import KL_METRIC, Divergence
 from worker.trainer.health.influence import Score
 
@@ -50,7 +51,7 @@ class Fact(NamedTuple):
     code: str
     message: str
     remedy: str
-    figures: dict[str, Any]
+    figures: State
     since: int | None = None
     """Step at which it began; None: when it was found."""
 
@@ -292,11 +293,11 @@ class Observed:
             return None
         return max(magnitudes) if max(magnitudes) < SMALL else None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state for a checkpoint."""
         return {"samples": self.samples, "sensors": [list(vars(sensor).values()) for sensor in self._sensors.values()]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the result of `state_dict`."""
         self.samples = state["samples"]
         saved = zip(self._sensors, state["sensors"], strict=True)
@@ -370,7 +371,7 @@ class Evidence:
         extrinsic = self.config.reward_signals.extrinsic
         return None if extrinsic is None or not extrinsic.strength else extrinsic.strength
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state for a checkpoint."""
         return {
             "played": {name: asdict(getattr(self, name)) for name in ("episodes", "rewards", "matches")},
@@ -384,7 +385,7 @@ class Evidence:
             "step": self.step,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the result of `state_dict`."""
         played = state["played"]
         self.episodes, self.rewards = Episodes(**played["episodes"]), Rewards(**played["rewards"])

@@ -92,7 +92,13 @@ def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
     taken = np.exp(rollout.log_probs.numpy()[:, actions.continuous_size :]).mean(0)
     varies_enough = [True] * actions.continuous_size + (1 - taken >= LEAST_CHANCE).tolist()
     parts = zip(action_names(actions), varies_enough, np.split(agreement, widths, axis=1), strict=True)
-    return {name: score for name, varied, part in parts if varied and (score := _score(part.sum(1))) is not None}
+    by_name: dict[str, float] = {}
+    for name, varied, part in parts:
+        rows = part.sum(1)
+        if varied and (spread := float(rows.std())) >= 1e-12:
+            # By how many standard errors the mean is above 0; rounded, since sums may differ in their last bits.
+            by_name[name] = round(float(rows.mean()) / spread * sqrt(len(rows)), 2)
+    return by_name
 
 
 def free_steps(rollout: Rollout, actions: ActionSpec) -> int:
@@ -167,9 +173,3 @@ def _predicted(known: Matrix, target: Matrix) -> Matrix:
         weights = np.linalg.solve(features.T @ features + penalty, features.T @ target[fitted])
         predicted[~fitted] = known[~fitted] @ weights
     return predicted
-
-
-def _score(agreement: NDArray[np.float64]) -> float | None:
-    """Return by how many standard errors the mean is above 0; rounded, since sums may differ in their last bits."""
-    spread = float(agreement.std())
-    return None if spread < 1e-12 else round(float(agreement.mean()) / spread * sqrt(len(agreement)), 2)

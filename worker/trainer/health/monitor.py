@@ -7,7 +7,7 @@ same facts.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from ludus.config.behavior import ReinforcementConfig
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
+from worker.experience.state import State
 from worker.trainer.health.checks import facts_of
 from worker.trainer.health.evidence import Evidence, Fact
 from worker.trainer.health.influence import Score, free_steps, scores
@@ -148,7 +149,7 @@ class HealthMonitor:
             since = self._facts[code].since if code in self._facts else fact.since
             self._facts[code] = fact._replace(since=evidence.step if since is None else since)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state for a checkpoint, so that nothing is found twice."""
         return self.evidence.state_dict() | {
             "sample": [part.state_dict() for part in self._sample],
@@ -159,7 +160,7 @@ class HealthMonitor:
             "misses": dict(self._misses),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from the result of `state_dict`."""
         self.evidence.load_state_dict(state)
         self._sample = [Rollout(**part) for part in state["sample"]]
