@@ -21,7 +21,6 @@ from server.kit.scheduling import SchedulingSettings
 from server.kit.settings import Settings
 from server.lifecycle.claims.repository import Claim, RunQueue
 from server.lifecycle.lending import SlotLending
-from server.lifecycle.service import RunService
 from server.runs.events.repository import EventRepository
 from server.runs.models import Lease
 from server.workers.models import Worker
@@ -169,20 +168,6 @@ def test_a_slot_that_can_not_read_whether_its_run_lent_it_logs_that() -> None:
     away.close()
 
     assert [log["event"] for log in logs] == ["queue_not_read"]
-
-
-def test_a_worker_of_one_run_whose_run_is_cancelled_exits_as_after_any_other(
-    database: Database, tmp_path: Path
-) -> None:
-    run = make_run(database, name="run")
-
-    with started(tmp_path, "--once") as worker:
-        eventually(lambda: read_run(database, run.id).attempt == 1)
-        with database.write() as session:
-            RunService(session, WakeUpQueue(make_celery(Settings(home=tmp_path)))).cancel(run.id)
-        assert worker.wait(60) == 0
-
-    assert read_run(database, run.id).state == "CANCELLED"
 
 
 def test_a_worker_of_one_run_whose_slot_is_killed_with_it_takes_no_other_and_says_by_its_exit_code_that_it_failed(

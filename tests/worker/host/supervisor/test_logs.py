@@ -59,23 +59,6 @@ def test_a_short_log_is_one_file_that_grows(tmp_path: Path) -> None:
     assert {name: numbers(text) for name, text in published(log).items()} == {NAME: [1, 2]}
 
 
-@pytest.mark.parametrize("length", [1, 200], ids=["short", "long"])
-@pytest.mark.parametrize("failures", [1, 2, 3])
-def test_what_could_not_be_published_is_due_again(tmp_path: Path, length: int, failures: int) -> None:
-    """A store was away; it is back, and nothing more is written."""
-    log = AttemptLog(tmp_path / "trainer.log", limit=4096)
-    append(log.path, *range(length))
-    for _ in range(failures):
-        for _, _ in log.due():
-            break  # as an error of the store does
-
-    kept = published(log)
-
-    assert numbers(kept[NAME])[0] == 0
-    assert numbers(kept.get(END_NAME, kept[NAME]))[-1] == length - 1
-    assert published(log) == {}
-
-
 def test_of_a_long_log_the_beginning_and_the_end_are_kept_in_whole_lines(tmp_path: Path) -> None:
     log = AttemptLog(tmp_path / "trainer.log", limit=4096)
     kept: dict[str, str] = {}

@@ -29,7 +29,7 @@ from server.lifecycle.claims.repository import Claim
 from server.lifecycle.leases.repository import LeaseRepository
 from server.metrics.points import MetricPoint
 from server.runs.events.repository import EventRepository
-from server.runs.models import Attempt, Event
+from server.runs.models import Event
 from tests.factories import make_claim, make_run, read_metric, read_run
 from tests.ludus.protocol.test_tls import CERTIFICATE, OTHER, PRIVATE
 from tests.worker.host.supervisor import trainers
@@ -142,77 +142,6 @@ def test_a_frozen_supervisor_loses_its_trainer_within_a_lease_and_writes_nothing
     )
     assert read_run(database, "run").attempt == 2
     successor.heartbeat(10, 0)
-
-
-@pytest.mark.parametrize(
-    ("listens", "limits", "said"),
-    [
-        (False, {"startup_seconds": 0.5, "silence_seconds": 60}, "took more than 0.5 s to start"),
-        (True, {"startup_seconds": 60, "silence_seconds": 0.5}, "reported nothing for 0.5 s"),
-    ],
-    ids=["at the start", "later"],
-)
-def test_a_trainer_has_one_time_to_start_and_another_to_say_something(
-    database: Database, tmp_path: Path, listens: bool, limits: dict[str, Any], said: str
-) -> None:
-    make_run(database, name="run")
-
-    supervise(
-        database,
-        tmp_path,
-        Separate(trainers.speaks, listens=listens, talks=False),
-        **limits,
-    )
-
-    run = read_run(database, "run")
-    with database.read() as session:
-        attempt = session.get_one(Attempt, (run.id, 1))
-    assert (run.state, attempt.outcome) == (RunState.RECOVERING, "trainer_lost")
-    assert said in str(attempt.detail)
-
-
-def test_a_trainer_that_outgrows_its_memory_hands_the_run_back_and_the_event_has_the_figures(
-    database: Database, tmp_path: Path
-) -> None:
-    make_run(database, name="run")
-
-    trainer = Separate(trainers.speaks, listens=True, talks=True)
-    supervise(database, tmp_path, trainer, trainer_memory_bytes=2**20)
-
-    run = read_run(database, "run")
-    with database.read() as session:
-        attempt = session.get_one(Attempt, (run.id, 1))
-        (event,) = session.scalars(select(Event).where(Event.type == "trainer_over_memory_limit"))
-    assert (run.state, attempt.outcome, run.restarts_without_progress) == (RunState.RECOVERING, "memory_limit", 1)
-    assert event.data["bytes"] > event.data["limit_bytes"] == 2**20
-    assert "may hold 1 MiB" in event.message
-
-
-@pytest.mark.long
-def test_a_trainer_that_outgrows_its_memory_without_any_progress_fails_by_name(
-    database: Database, tmp_path: Path
-) -> None:
-    make_run(database, name="run")
-    trainer = Separate(trainers.speaks, listens=True, talks=True)
-
-    for _ in range(4):
-        supervise(database, tmp_path, trainer, trainer_memory_bytes=2**20)
-
-    run = read_run(database, "run")
-    assert (run.state, run.stop_reason) == (RunState.FAILED, "memory_limit")
-
-
-def test_a_run_whose_host_has_no_room_for_it_is_handed_back_with_the_reason(database: Database, tmp_path: Path) -> None:
-    make_run(database, name="run")
-    (tmp_path / "file").touch()
-
-    supervise(database, tmp_path, Threaded(trainers.floods, number=80), scratch=tmp_path / "file" / "scratch")
-
-    run = read_run(database, "run")
-    with database.read() as session:
-        attempt = session.get_one(Attempt, (run.id, 1))
-    assert (run.state, run.restarts_without_progress) == (RunState.RECOVERING, 1)
-    assert "File exists" in str(attempt.detail)
 
 
 def test_a_log_that_the_host_has_no_room_to_copy_costs_no_run(
@@ -331,12 +260,6 @@ def test_a_trainer_that_cannot_import_what_it_needs_fails_the_run_with_the_reaso
     sentence = "ImportError: libcudart.so.12: cannot open shared object file"
     assert sentence in message
     assert any(sentence in event for event in events)
-
-
-def test_a_trainer_that_leaves_no_error_points_to_its_log(database: Database, tmp_path: Path) -> None:
-    message, _ = fail(database, tmp_path, Separate(trainers.is_killed, counts=str(tmp_path / "counts"), kills=0))
-
-    assert "ended unexpectedly (signal SIGKILL, not sent by Ludus): its log says more" in message
 
 
 @pytest.mark.parametrize(
