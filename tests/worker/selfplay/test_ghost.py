@@ -161,43 +161,6 @@ def test_where_nobody_is_preferred_everybody_is_drawn(selection: str, shares: li
     assert probabilities(selection, shares).tolist() == [0.5, 0.5]  # type: ignore[arg-type]  # by name
 
 
-@pytest.mark.parametrize(
-    ("selection", "expected"),
-    [
-        # Rock against rock, paper, scissors: 1/2, 0, 1.
-        ("pfsp_hard", [0.2, 0.8, 0.0]),
-        ("pfsp_variance", [1.0, 0.0, 0.0]),
-        ("uniform", [1 / 3, 1 / 3, 1 / 3]),
-    ],
-)
-def test_rock_meets_paper_where_the_hard_are_preferred_and_rock_where_equals_are(
-    selection: str, expected: list[float]
-) -> None:
-    payoffs = Payoffs()
-    for _ in range(50):
-        for move, score in enumerate((0.5, 0.0, 1.0)):
-            payoffs.played(move, score)
-    assert [payoffs.share(move) for move in range(3)] == pytest.approx([0.5, 0.0, 1.0])
-    settings = NEVER_THE_LATEST.model_copy(update={"opponent_selection": selection})
-
-    found = frequencies(settings, pool_of(3), payoffs)
-
-    assert [found.get(move, 0.0) for move in range(3)] == pytest.approx(expected, abs=0.03)
-
-
-def test_hard_draws_lead_a_best_response_around_rock_paper_scissors() -> None:
-    # A learner that always answers the opponent that it meets most often: it cannot settle on one move, and over many
-    # turns each move is a third of its pool, the game's equilibrium.
-    payoff = np.array([[0.5, 0.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5]])
-    moves = [0]
-    for _ in range(300):
-        weights = probabilities("pfsp_hard", [float(payoff[moves[-1], move]) for move in moves])
-        mixture = np.bincount(moves, weights=weights, minlength=3)
-        moves.append(int((payoff @ mixture).argmax()))
-
-    assert np.bincount(moves, minlength=3) / len(moves) == pytest.approx(np.full(3, 1 / 3), abs=0.05)
-
-
 def test_old_games_fade() -> None:
     payoffs = Payoffs()
     for _ in range(300):

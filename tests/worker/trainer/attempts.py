@@ -13,13 +13,12 @@ import torch
 from ludus.sdk import SimulatorError, connect
 from tests.ports import free_port
 from tests.toys.wanderers import Wanderers
+from tests.worker.trainer.supervisor_port import Supervisor
 from worker.trainer import checkpoint
 from worker.trainer.loop import Trainer
 from worker.trainer.messages import (
-    CheckpointCommitted,
     CheckpointWritten,
     Command,
-    EventRecord,
     Job,
     Message,
     Metrics,
@@ -32,46 +31,30 @@ CLOCKED = ("Performance/",)
 """Metrics that depend on the clock."""
 
 
-class Listener:
-    """A supervisor that acknowledges checkpoints, and releases the run after so many of them."""
+class Listener(Supervisor):
+    """A supervisor that releases the run after so many checkpoints, or when it is time."""
 
-    def __init__(self, release_after: int | None = None, release_when: Callable[[], bool] | None = None) -> None:
-        self.told: list[Message] = []
-        self._left = release_after
+    def __init__(self, release_after: int | None = None, release_when: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self._release_after = release_after
         self._release_when = release_when
-        self._inbox: list[Order] = []
 
     def post(self, message: Message) -> None:
         """Take a report."""
-        self.told.append(message)
-        if isinstance(message, CheckpointWritten):
-            self._inbox.append(CheckpointCommitted(folder=message.folder))
-            if self._left is not None:
-                self._left -= 1
-                if self._left == 0:
-                    self._inbox.append(Command(action="release"))
+        super().post(message)
+        if isinstance(message, CheckpointWritten) and len(self.folders) == self._release_after:
+            self.orders.append(Command(action="release"))
 
     def commands(self) -> list[Order]:
         """Return what the trainer has not heard."""
-        if self._release_when is not None and self._release_when():
-            self._release_when = None
-            self._inbox.append(Command(action="release"))
-        taken, self._inbox = self._inbox, []
-        return taken
+        if self._release_when():
+            self._release_when = lambda: False
+            self.orders.append(Command(action="release"))
+        return super().commands()
 
-    @property
-    def folders(self) -> list[Path]:
-        """The checkpoints, in order."""
-        return [Path(message.folder) for message in self.told if isinstance(message, CheckpointWritten)]
-
-    @property
-    def events(self) -> list[EventRecord]:
-        """The events."""
-        return [message for message in self.told if isinstance(message, EventRecord)]
-
-    def points(self) -> dict[tuple[str, int], float]:
+    def measured(self) -> dict[tuple[str, int], float]:
         """Values by metric and step, without what the clock says."""
-        points = [point for message in self.told if isinstance(message, Metrics) for point in message.points]
+        points = [point for message in self.of(Metrics) for point in message.points]
         return {(one.key, one.step): one.value for one in points if not one.key.startswith(CLOCKED)}
 
 
@@ -106,7 +89,7 @@ class Run:
         release_when: Callable[[], bool] | None = None,
     ) -> Listener:
         """Train to the end, or until the run is released."""
-        listener = Listener(release_after, release_when)
+        listener = Listener(release_after, release_when or (lambda: False))
         finished = Trainer(self.job(resume_from), listener, []).run()
         expected = "succeeded" if release_after is None and release_when is None else "released"
         assert finished.outcome == expected, finished

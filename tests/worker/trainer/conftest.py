@@ -1,7 +1,7 @@
 """Trainers that run alone, in threads of the test's process, and end with their test.
 
 An interpreter of their own would first import torch, which takes longer than most of them train. What is said of the
-process itself is tested with one (`tests.worker.trainer.test_alone`).
+process itself is tested with one (`tests.worker.trainer.test___main__`).
 """
 
 import json
@@ -11,13 +11,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import torch
-from structlog._config import BoundLoggerLazyProxy
 
+from ludus.sdk import ConnectionSummary, Simulation, SimulatorError, connect
 from server.config.resolution import review
 from worker.trainer.__main__ import _execute, main
 from worker.trainer.messages import (
@@ -47,6 +49,7 @@ class Alone:
         )
         self._told: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._inbox: list[Order] = []
+        self.endings: list[ConnectionSummary] = []
         scratch.mkdir(parents=True, exist_ok=True)
         self._thread = threading.Thread(target=self._train, daemon=True)
         self._thread.start()
@@ -72,6 +75,27 @@ class Alone:
             yield json.loads(describe(message))
             if isinstance(message, Finished):
                 return
+
+    def played_by(
+        self, game: Simulation, note: Callable[[dict[str, Any]], None] = lambda message: None
+    ) -> list[dict[str, Any]]:
+        """Let a game play where the trainer listens; return what it tells, to its last word."""
+
+        def play(address: str) -> None:
+            with suppress(SimulatorError):
+                self.endings.append(connect(game, run="alone", server=address, connect_timeout_seconds=5.0))
+
+        messages: list[dict[str, Any]] = []
+        players: list[threading.Thread] = []
+        for message in self.reports():
+            messages.append(message)
+            if message["type"] == "listening" and not players:
+                players.append(threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True))
+                players[0].start()
+            note(message)
+        for player in players:
+            player.join(30)
+        return messages
 
     def stop(self) -> None:
         """Ask the trainer to finish with a checkpoint."""
@@ -127,14 +151,10 @@ def alone() -> Iterator[TrainAlone]:
     root.setLevel(level)
     sys.excepthook, threading.excepthook = hooks
     logging.captureWarnings(capture=False)
+    lazy = type(structlog.get_logger())
     for value in [value for module in list(sys.modules.values()) for value in vars(module).values()]:
-        if type(value) is BoundLoggerLazyProxy:
+        if type(value) is lazy:
             vars(value).pop("bind", None)  # it keeps the logger that it made first
-
-
-def reports(trainer: Alone) -> Iterator[dict[str, Any]]:
-    """Yield what a trainer tells its supervisor, until it ends."""
-    return trainer.reports()
 
 
 def points_of(messages: list[dict[str, Any]], key: str) -> dict[int, float]:

@@ -34,7 +34,6 @@ from worker.trainer.loop import Trainer
 from worker.trainer.messages import (
     Amend,
     Amended,
-    CheckpointCommitted,
     CheckpointDeclined,
     CheckpointWritten,
     Command,
@@ -43,7 +42,6 @@ from worker.trainer.messages import (
     Job,
     Listening,
     Message,
-    Metrics,
     Order,
     SaveCheckpoint,
 )
@@ -59,44 +57,19 @@ class Leisurely(Graded):
         super().step(builder, actions)
 
 
-class AmendingSupervisor:
-    """Lets a game play where the trainer listens, acknowledges checkpoints, and wants things at some of them."""
+class AmendingSupervisor(Supervisor):
+    """Wants things when checkpoints are written."""
 
-    def __init__(self, **wishes: list[Order]) -> None:
+    def __init__(self, game: Simulation | None = None, **wishes: list[Order]) -> None:
         """`wishes`: what it wants when the trainer has written its n-th checkpoint, `at_n`; `first`: at once."""
-        self.told: list[Message] = []
-        self.game: Simulation = Leisurely()
-        self._orders: list[Order] = wishes.pop("first", [])
+        super().__init__(game or Leisurely())
+        self.orders += wishes.pop("first", [])
         self._wishes = wishes
-        self._thread: threading.Thread | None = None
 
     def post(self, message: Message) -> None:
-        self.told.append(message)
+        super().post(message)
         if isinstance(message, CheckpointWritten):
-            self._orders.append(CheckpointCommitted(folder=message.folder))
-            self._orders += self._wishes.pop(f"at_{len(self.of(CheckpointWritten))}", [])
-        if isinstance(message, Listening) and self._thread is None:
-            self._thread = threading.Thread(target=self._play, args=(message.endpoints[0].address,))
-            self._thread.start()
-
-    def commands(self) -> list[Order]:
-        taken, self._orders = self._orders, []
-        return taken
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [message for message in self.told if isinstance(message, kind)]
-
-    def points(self, key: str) -> dict[int, float]:
-        return {point.step: point.value for one in self.of(Metrics) for point in one.points if point.key == key}
-
-    def join(self) -> None:
-        assert self._thread is not None
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-    def _play(self, address: str) -> None:
-        with suppress(SimulatorError):
-            connect(self.game, run="alone", server=address, connect_timeout_seconds=0.1)
+            self.orders += self._wishes.pop(f"at_{len(self.folders)}", [])
 
 
 def attempt(
@@ -155,7 +128,7 @@ def test_a_run_goes_on_with_what_was_changed_and_so_does_its_successor(tmp_path:
     assert step % 64 == 0, "between two updates"
     last = first.of(CheckpointWritten)[-1]
     assert last.step == 448
-    rates = first.points("Policy/Learning Rate")
+    rates = dict(first.series("Policy/Learning Rate"))
     assert rates[step] == pytest.approx(3e-4), "a point tells of the update before it"
     assert rates[448] == pytest.approx(1e-5)
     assert checkpoint.load(Path(last.folder))[AMENDMENTS] == {"made": 2}
@@ -181,7 +154,7 @@ def test_a_run_goes_on_with_what_was_changed_and_so_does_its_successor(tmp_path:
 
     assert [(each.amendment.seq, each.step) for each in second.of(Amended)] == [(3, middle.step)], "the others it knows"
     assert second.of(CheckpointWritten)[-1].step == 512
-    assert set(second.points("Policy/Learning Rate").values()) == {1e-5}
+    assert {rate for _, rate in second.series("Policy/Learning Rate")} == {1e-5}
 
 
 @pytest.mark.timeout(240)
@@ -227,8 +200,7 @@ class Pair(Simulation):
 @pytest.mark.timeout(240)
 def test_a_behavior_that_had_ended_learns_on_in_a_new_attempt(tmp_path: Path) -> None:
     further = change(1, "behaviors.Short.max_steps", 64, 256)
-    first = AmendingSupervisor(at_2=[Amend(amendments=[further])])
-    first.game = Pair()
+    first = AmendingSupervisor(Pair(), at_2=[Amend(amendments=[further])])
 
     finished = attempt(tmp_path / "first", first, behaviors={"Short": 64, "Long": 1_000_000})
 
@@ -238,8 +210,7 @@ def test_a_behavior_that_had_ended_learns_on_in_a_new_attempt(tmp_path: Path) ->
     assert last.steps["Short"] == 64
     assert last.steps["Long"] > 64
 
-    second = AmendingSupervisor()
-    second.game = Pair()
+    second = AmendingSupervisor(Pair())
     ended = attempt(
         tmp_path / "second",
         second,
@@ -275,7 +246,7 @@ class Stopper(Listener):
     def post(self, message: Message) -> None:
         super().post(message)
         if isinstance(message, EventRecord) and message.name == self._event:
-            self._inbox.append(Command(action="stop"))
+            self.orders.append(Command(action="stop"))
 
 
 def end_of(folder: Path, listener: Listener, players: tuple[str, ...], grace: float | None) -> Finished:
@@ -311,7 +282,7 @@ def test_a_run_pauses_when_no_simulator_plays_the_last_behavior_within_the_start
         "resume the run (`ludus run resume run`) and start a simulator that plays it, or end it with what it has "
         "learned: `ludus run stop run`"
     )
-    (event,) = [event for event in listener.events if event.name == "behavior_missing"]
+    (event,) = listener.named("behavior_missing")
     assert event.message == f"{WAITS}for 3 s, and then pauses (simulators.startup_grace_seconds)"
     assert event.data == {"behaviors": ["White"]}
     written = [message for message in listener.told if isinstance(message, CheckpointWritten)]
@@ -324,7 +295,7 @@ def test_a_run_whose_startup_grace_is_null_says_that_it_waits_without_limit(tmp_
     finished = end_of(tmp_path, listener, ("Black",), None)
 
     assert (finished.outcome, finished.reason) == ("succeeded", "user")
-    (event,) = [event for event in listener.events if event.name == "behavior_missing"]
+    (event,) = listener.named("behavior_missing")
     assert event.message == f"{WAITS}without limit (simulators.startup_grace_seconds)"
 
 
@@ -338,7 +309,7 @@ def test_a_run_that_is_stopped_after_its_games_were_refused_has_failed_and_names
         "stopped on request before any behavior was trained: the run's configuration has no behavior 'Red', only: "
         "Black, White"
     )
-    assert "behavior_missing" not in {event.name for event in listener.events}, "nothing has been learned"
+    assert "behavior_missing" not in listener.events, "nothing has been learned"
 
 
 @pytest.mark.long
@@ -380,7 +351,7 @@ def test_a_run_whose_behaviors_are_all_played_misses_none(tmp_path: Path) -> Non
     finished = end_of(tmp_path, listener, ("Black", "White"), 600.0)
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed")
-    assert "behavior_missing" not in {event.name for event in listener.events}
+    assert "behavior_missing" not in listener.events
 
 
 CHECKPOINTS = {name: f"ckpt_{digit * 26}" for name, digit in (("candidate", "0"), ("champion", "1"))}
@@ -414,11 +385,6 @@ def test_a_run_of_any_kind_that_no_simulator_joins_pauses_after_its_startup_grac
         "run_1` or `ludus unity run_1`), and the run goes on by itself"
     )
     assert time.monotonic() - began >= GRACE["startup_grace_seconds"]
-
-
-def test_each_attempt_has_a_startup_grace_of_its_own(tmp_path: Path) -> None:
-    for attempt in (1, 2):
-        assert end_without(tmp_path / str(attempt), Supervisor(), GRACE, attempt=attempt).outcome == "paused"
 
 
 @pytest.mark.parametrize(

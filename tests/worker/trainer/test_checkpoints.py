@@ -120,8 +120,8 @@ def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> No
     assert game.starts == 1, "its episodes went on"
     assert len(game.positions) == 2
     assert differences(final_state(whole), final_state(third)) == []
-    cut = first.points() | second.points() | third.points()
-    assert cut == whole.points()
+    cut = first.measured() | second.measured() | third.measured()
+    assert cut == whole.measured()
 
 
 @pytest.mark.timeout(240)
@@ -240,7 +240,7 @@ class Stage:
         listener = self.run.attempt(folder, release_after=1)
         state = checkpoint.load(listener.folders[0])["Wanderer"]
         step = state["progress"]["step"]
-        points = {key: value for key, value in listener.points().items() if key[1] <= step}
+        points = {key: value for key, value in listener.measured().items() if key[1] <= step}
         return {name: state[name] for name in ("algorithm", "progress")}, points
 
 

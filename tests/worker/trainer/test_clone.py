@@ -1,9 +1,7 @@
 """Clone runs: they learn from demonstrations alone, and are evaluated by whoever is there."""
 
 import re
-import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,12 @@ from ludus.sdk import (
     ObservationSpec,
     ResetInfo,
     Simulation,
-    SimulatorError,
     StepBuilder,
-    connect,
 )
 from server.metrics.points import MetricPoint
 from tests.worker.learners import RecordingCollection, ended_episodes
 from tests.worker.rollouts import make_spec
-from tests.worker.trainer.conftest import StartTrainer, points_of, reports
+from tests.worker.trainer.conftest import StartTrainer, points_of
 from worker.learning.build import Demonstrations, build_clone
 from worker.trainer.clone import CloneLearner
 from worker.trainer.recorder import EVALUATION_REWARD, Recorder
@@ -88,12 +84,6 @@ def show(path: Path, *, size: int = 1, steps: int = 64) -> str:
     return str(path)
 
 
-def play(address: str) -> None:
-    """Play until the trainer has no more use for it, or refuses it."""
-    with suppress(SimulatorError):
-        connect(Echo(), run="alone", server=address, connect_timeout_seconds=5.0)
-
-
 def document(demonstration: str, grace: float = 1.0, **overrides: Any) -> dict[str, Any]:
     return {
         "seed": 1,
@@ -115,7 +105,7 @@ def document(demonstration: str, grace: float = 1.0, **overrides: Any) -> dict[s
 
 
 def test_a_clone_learns_without_any_simulator_and_leaves_a_model(start: StartTrainer, tmp_path: Path) -> None:
-    messages = list(reports(start(document(show(tmp_path / "expert.npz")))))
+    messages = list(start(document(show(tmp_path / "expert.npz"))).reports())
 
     losses = points_of(messages, "Losses/Pretraining Loss")
     assert list(losses) == [50, 100, 150, 200, 250]
@@ -131,7 +121,7 @@ def test_a_stopped_clone_leaves_a_checkpoint_of_where_it_was(start: StartTrainer
     trainer = start(document(show(tmp_path / "expert.npz"), max_steps=10_000_000, evaluation_episodes=0))
     messages: list[dict[str, Any]] = []
 
-    for message in reports(trainer):
+    for message in trainer.reports():
         messages.append(message)
         if message["type"] == "metrics":
             trainer.stop()
@@ -144,18 +134,8 @@ def test_a_stopped_clone_leaves_a_checkpoint_of_where_it_was(start: StartTrainer
 
 def test_a_simulator_that_dials_in_evaluates_exact_steps(start: StartTrainer, tmp_path: Path) -> None:
     # Learning takes a moment only: it is the evaluations that wait for the simulator.
-    trainer = start(document(show(tmp_path / "expert.npz"), grace=60.0))
-    messages: list[dict[str, Any]] = []
-    players: list[threading.Thread] = []
+    messages = start(document(show(tmp_path / "expert.npz"), grace=60.0)).played_by(Echo())
 
-    for message in reports(trainer):
-        messages.append(message)
-        if message["type"] == "listening" and not players:
-            address = message["endpoints"][0]["address"]
-            players.append(threading.Thread(target=play, args=(address,), daemon=True))
-            players[0].start()
-
-    players[0].join(10)
     returns = points_of(messages, "Evaluation/Cumulative Reward")
     assert list(returns) == [100, 200, 250]
     assert returns[250] == STEPS, "a clone of the expert makes no mistake"
@@ -175,18 +155,9 @@ def test_a_demonstration_that_does_not_fit_fails_the_run_before_training_with_it
     for key in reversed(section.split(".")):
         behavior = {key: behavior}
     trainer = start({"behaviors": {"Echo": behavior}} if named == "Echo" else {"default_settings": behavior, **OTHER})
-    messages: list[dict[str, Any]] = []
-    player: threading.Thread | None = None
 
-    for message in reports(trainer):
-        messages.append(message)
-        if message["type"] == "listening" and player is None:
-            address = message["endpoints"][0]["address"]
-            player = threading.Thread(target=play, args=(address,), daemon=True)
-            player.start()
+    messages = trainer.played_by(Echo())
 
-    assert player is not None
-    player.join(10)
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "invalid_config")
     key = f"behaviors.Echo.{section}" if named == "Echo" else f"default_settings.{section}"
     assert re.fullmatch(rf"{key}\.demo_path: .*wider.npz.*\(3,\).*'Echo'.*\(1,\); record it .*", messages[-1]["detail"])
@@ -196,7 +167,7 @@ def test_a_demonstration_that_does_not_fit_fails_the_run_before_training_with_it
 
 
 def test_a_clone_without_its_demonstration_fails_before_anybody_dials_in(start: StartTrainer, tmp_path: Path) -> None:
-    messages = list(reports(start(document(str(tmp_path / "nowhere.npz")))))
+    messages = list(start(document(str(tmp_path / "nowhere.npz"))).reports())
 
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "invalid_config")
     assert re.match(r"behaviors\.Echo\.demo_path: .*nowhere\.npz: it cannot be read", messages[-1]["detail"])

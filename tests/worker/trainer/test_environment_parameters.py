@@ -1,9 +1,7 @@
 """Whole attempts whose lessons change: real collectors, a real learner, games of the SDK."""
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +19,21 @@ from ludus.sdk import (
     ObservationSpec,
     ResetInfo,
     Simulation,
-    SimulatorError,
     StepBuilder,
-    connect,
 )
 from tests.worker.learners import ended_episodes
+from tests.worker.trainer.supervisor_port import Supervisor
 from worker.trainer import checkpoint
 from worker.trainer.checkpoint import ENVIRONMENT_PARAMETERS
 from worker.trainer.environment_parameters import MISSING_EPISODES, EnvironmentParameterManager, LessonChange
 from worker.trainer.loop import Trainer
 from worker.trainer.messages import (
-    CheckpointCommitted,
-    CheckpointWritten,
     Command,
     EditParameters,
     EventRecord,
     Finished,
     Job,
-    Listening,
     Message,
-    Metrics,
-    Order,
     ParameterEdit,
     ParameterStates,
 )
@@ -129,21 +121,6 @@ def test_the_measure_is_a_quarter_of_the_last_and_three_quarters_of_the_new_mean
     assert run.lesson == "b"
 
 
-def test_each_finished_episode_smooths_once() -> None:
-    run = Run(wall=lessons({"threshold": 0.99}, None))
-
-    run.ended(1, 1, 1)
-
-    assert run.manager.statuses()[0].measured == pytest.approx(1 - 0.25**3)
-
-
-def test_a_value_at_the_threshold_is_not_above_it() -> None:
-    run = Run(wall=lessons(plain(1.0), None))
-
-    assert run.ended(1.0, 1.0, 1.0) == []
-    assert run.ended(1.0000001) != []
-
-
 def test_only_episodes_of_the_present_lesson_count() -> None:
     run = Run(wall=lessons(plain(0.5, min_lesson_length=2), plain(0.5, min_lesson_length=2), None))
     run.ended(1, 1)
@@ -171,17 +148,6 @@ def test_what_is_left_of_a_notice_belongs_to_the_lesson_before() -> None:
 
     assert len(run.ended(1, 1, 1)) == 1
     assert run.lesson == "b"
-
-
-def test_one_step_at_a_time() -> None:
-    run = Run(wall=lessons(plain(0.1), plain(0.1), plain(0.1), None))
-
-    names = []
-    for _ in range(4):
-        run.ended(5)
-        names.append(run.lesson)
-
-    assert names == ["b", "c", "d", "d"]
 
 
 def test_any_change_empties_all_buffers_and_no_change_resets_what_is_smoothed() -> None:
@@ -250,19 +216,6 @@ def test_a_metric_is_smoothed_from_its_first_mean_not_from_nothing() -> None:
     assert run.manager.statuses()[0].measured == -100
 
 
-def test_two_parameters_with_different_measures_keep_different_numbers() -> None:
-    run = Run(
-        wall=lessons({"threshold": 5}, {"threshold": 100}, None),
-        gap=lessons({"measure": SUCCESS, "threshold": 0.6}, None),
-    )
-
-    run.ended(10)
-    run.reported(SUCCESS, 0.4)
-
-    wall, gap = run.manager.statuses()
-    assert (wall.lesson_name, gap.lesson_name, gap.measured) == ("b", "a", 0.4)
-
-
 def test_values_of_the_lesson_before_never_fill_the_next_ones_buffer() -> None:
     criteria = [plain(0.5, min_lesson_length=3), plain(0.5, measure=SUCCESS, min_lesson_length=3), None]
     run = Run(wall=lessons(*criteria))
@@ -273,15 +226,6 @@ def test_values_of_the_lesson_before_never_fill_the_next_ones_buffer() -> None:
     assert run.reported(SUCCESS, 1, 1, 1, number=0) == []  # of episodes that began in the lesson before
     assert run.reported(SUCCESS, 1, 1) == []
     assert run.manager.statuses()[0].episodes == 2
-
-
-def test_a_lesson_that_a_user_chooses_does_not_begin_with_another_measures_number() -> None:
-    run = Run(wall=lessons({"threshold": 500}, {"measure": SUCCESS, "threshold": 0.6}, None))
-    run.ended(100)
-
-    run.manager.move("wall", 1)
-
-    assert run.reported(SUCCESS, 0.31) == []
 
 
 def test_another_parameters_change_does_not_make_running_episodes_worthless() -> None:
@@ -332,12 +276,6 @@ def test_criteria_wait_while_their_behavior_has_no_trainer() -> None:
     assert run.sentence == "lesson 1 of 2 'a': waits for the behavior 'Late', which has no trainer yet"
     run.progress["Late"] = 0.0
     assert len(run.ended(1, behavior="Late")) == 1
-
-
-def test_episodes_of_other_behaviors_do_not_count() -> None:
-    run = Run(wall=lessons(plain(0), None))
-
-    assert run.ended(1, behavior="Runner") == []
 
 
 def test_a_rating_can_be_the_measure() -> None:
@@ -420,12 +358,6 @@ def test_the_last_lesson_falls_back_too_and_never_ends() -> None:
     assert run.ended(0.1)[0].cause == "fell_back"
 
 
-def test_a_lesson_may_ask_for_a_reset() -> None:
-    run = Run(wall=lessons(plain(0, require_reset=True), None))
-
-    assert run.ended(1)[0].must_reset
-
-
 def test_a_sentence_says_what_is_waited_for() -> None:
     criteria = {"threshold": 0.8, "min_lesson_length": 4}
     run = Run(first={"wall": 1}, wall=lessons(criteria, criteria, criteria, None))
@@ -476,15 +408,6 @@ def test_an_edited_value_stays_the_lessons() -> None:
     run.ended(1)
 
     assert run.manager.samplers == {"wall": Constant(7.5)}
-
-
-def test_episodes_from_before_an_edit_do_not_count() -> None:
-    run = Run(wall=lessons(plain(0.5), None))
-
-    run.manager.replace("wall", 7.5)
-
-    assert run.ended(1, number=0) == []
-    assert len(run.ended(1)) == 1
 
 
 def test_a_resumed_run_goes_on_where_the_checkpoint_was() -> None:
@@ -612,55 +535,24 @@ class Graded(Simulation):
         self.played.append(values["difficulty"])
 
 
-class Supervisor:
-    """Lets games play where the trainer listens, acknowledges checkpoints, and passes edits on when it is time."""
+class Editing(Supervisor):
+    """Passes edits on at once, and has seen enough with an event."""
 
     def __init__(self, edits: list[ParameterEdit] | None = None, games: int = 1, until: str = "") -> None:
-        """`until` names the event with which it has seen enough."""
-        self._until = until
-        self.told: list[Message] = []
+        """`until` names the event."""
         self.games = [Graded() for _ in range(games)]
-        self._threads: list[threading.Thread] = []
-        self._orders: list[Order] = [EditParameters(edits=edits)] if edits else []
+        super().__init__(*self.games)
+        self.orders += [EditParameters(edits=edits)] if edits else []
+        self._until = until
 
     def post(self, message: Message) -> None:
-        self.told.append(message)
-        if isinstance(message, CheckpointWritten):
-            self._orders.append(CheckpointCommitted(folder=message.folder))
+        super().post(message)
         if isinstance(message, EventRecord) and message.name == self._until:
-            self._orders.append(Command(action="stop"))
-        if isinstance(message, Listening) and not self._threads:
-            (endpoint,) = message.endpoints
-            for game in self.games:
-                self._threads.append(threading.Thread(target=play, args=(game, endpoint.address)))
-                self._threads[-1].start()
-
-    def commands(self) -> list[Order]:
-        taken, self._orders = self._orders, []
-        return taken
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(20)
-            assert not thread.is_alive()
-
-    def events(self, name: str) -> list[EventRecord]:
-        return [message for message in self.told if isinstance(message, EventRecord) and message.name == name]
-
-    def points(self, key: str) -> list[tuple[int, float]]:
-        metrics = [message for message in self.told if isinstance(message, Metrics)]
-        return [(point.step, point.value) for one in metrics for point in one.points if point.key == key]
-
-    def folders(self) -> list[Path]:
-        return [Path(message.folder) for message in self.told if isinstance(message, CheckpointWritten)]
+            self.orders.append(Command(action="stop"))
 
     def states(self) -> ParameterStates:
-        return [message for message in self.told if isinstance(message, ParameterStates)][-1]
-
-
-def play(game: Graded, address: str) -> None:
-    with suppress(SimulatorError):
-        connect(game, run="alone", server=address, connect_timeout_seconds=5.0)
+        states: ParameterStates = self.of(ParameterStates)[-1]
+        return states
 
 
 def lesson(value: float, **criteria: Any) -> dict[str, Any]:
@@ -669,7 +561,7 @@ def lesson(value: float, **criteria: Any) -> dict[str, Any]:
 
 
 def train(
-    scratch: Path, supervisor: Supervisor, *curriculum: dict[str, Any], max_steps: int = 512, resume: Path | None = None
+    scratch: Path, supervisor: Editing, *curriculum: dict[str, Any], max_steps: int = 512, resume: Path | None = None
 ) -> Finished:
     """Run an attempt to its end."""
     config = {
@@ -703,7 +595,7 @@ def train(
 
 @pytest.mark.timeout(120)
 def test_lessons_change_while_a_run_goes_on(tmp_path: Path) -> None:
-    supervisor = Supervisor(games=2)
+    supervisor = Editing(games=2)
 
     finished = train(
         tmp_path,
@@ -714,12 +606,12 @@ def test_lessons_change_while_a_run_goes_on(tmp_path: Path) -> None:
     )
 
     assert (finished.outcome, finished.reason) == ("succeeded", "completed")
-    (begun,) = supervisor.events("lessons_began")
+    (begun,) = supervisor.named("lessons_began")
     assert begun.data["log_lines"] == [
         "Parameter 'difficulty' is in lesson 'of 1.0' and has value 'Float: value=1.0'.",
         "Parameter 'wind' is in lesson 'wind' and has value 'Uniform sampler: min=0.0, max=1.0'.",
     ]
-    first, second = supervisor.events("lesson_changed")
+    first, second = supervisor.named("lesson_changed")
     line = "Parameter 'difficulty' is in lesson 'of 2.0' and has value 'Float: value=2.0'."
     assert first.data["log_line"] == line
     assert first.message == (
@@ -733,12 +625,12 @@ def test_lessons_change_while_a_run_goes_on(tmp_path: Path) -> None:
         assert game.resets == 2, "the second change asked for it, the first did not"
         assert game.played == sorted(game.played)
         assert set(game.played) == {1.0, 2.0, 3.0}
-    numbers = supervisor.points(LESSON_NUMBER)
+    numbers = supervisor.series(LESSON_NUMBER)
     assert [value for _, value in numbers] == sorted(value for _, value in numbers)
     assert {value for _, value in numbers} == {0.0, 1.0, 2.0}
-    summaries = [step for step, _ in supervisor.points("Environment/Cumulative Reward")]
+    summaries = [step for step, _ in supervisor.series("Environment/Cumulative Reward")]
     assert {step for step, _ in numbers} >= set(summaries), "every summary has it"
-    assert [value for _, value in supervisor.points("Environment/Lesson Number/wind")][-1] == 0.0
+    assert [value for _, value in supervisor.series("Environment/Lesson Number/wind")][-1] == 0.0
     assert [state["waits_for"] for state in supervisor.states().parameters] == [
         "lesson 3 of 3 'of 3.0': the last one",
         "no curriculum: Uniform sampler: min=0.0, max=1.0",
@@ -753,26 +645,26 @@ def test_a_resumed_run_goes_on_in_its_lesson_and_with_its_edits(tmp_path: Path) 
         lesson(3.0),
     )
     edits = [ParameterEdit(seq=1, parameter="wind", value=0.5), ParameterEdit(seq=2, parameter="difficulty", lesson=2)]
-    first = Supervisor(edits)
+    first = Editing(edits)
     train(tmp_path / "first", first, *curriculum, max_steps=256)
-    (told, moved) = [*first.events("parameter_changed"), *first.events("lesson_changed")]
+    (told, moved) = [*first.named("parameter_changed"), *first.named("lesson_changed")]
     assert "Changed by a user; before: no curriculum: Uniform sampler: min=0.0, max=1.0" in told.message
     assert (told.data["old"]["value"], told.data["new"]["value"]) != (0.5, 0.5)  # type: ignore[index]  # JSON
     assert told.data["new"]["value"] == 0.5  # type: ignore[index]  # JSON
     assert (moved.data["cause"], moved.data["old"]["lesson"], moved.data["new"]["lesson"]) == ("edited", 1, 2)  # type: ignore[index]  # JSON
-    saved = checkpoint.load(first.folders()[-1])[ENVIRONMENT_PARAMETERS]
+    saved = checkpoint.load(first.folders[-1])[ENVIRONMENT_PARAMETERS]
     episodes = len(saved["manager"]["parameters"][0]["values"])
     assert episodes > 10
 
     again = [*edits, ParameterEdit(seq=3, parameter="difficulty", value=2.5)]
-    second = Supervisor(again)
-    train(tmp_path / "second", second, *curriculum, max_steps=512, resume=first.folders()[-1])
+    second = Editing(again)
+    train(tmp_path / "second", second, *curriculum, max_steps=512, resume=first.folders[-1])
 
-    assert second.events("lesson_changed") == []
-    (begun,) = second.events("lessons_began")
+    assert second.named("lesson_changed") == []
+    (begun,) = second.named("lessons_began")
     assert "Parameter 'difficulty' is in lesson 'of 2.0' and has value" in begun.message
     assert "Parameter 'wind' is in lesson 'wind' and has value 'Float: value=0.5'." in begun.message
-    (changed,) = second.events("parameter_changed")
+    (changed,) = second.named("parameter_changed")
     assert changed.data["parameter"] == "difficulty", "what the checkpoint knows is not done again"
     assert changed.data["old"]["episodes"] >= episodes  # type: ignore[index]  # JSON
     assert set(second.games[0].played) <= {2.0, 2.5}
@@ -781,25 +673,8 @@ def test_a_resumed_run_goes_on_in_its_lesson_and_with_its_edits(tmp_path: Path) 
 
 
 @pytest.mark.timeout(120)
-def test_a_checkpoint_from_before_there_were_lessons_still_resumes(tmp_path: Path) -> None:
-    curriculum = (lesson(1.0, min_lesson_length=5, threshold=100), lesson(2.0))
-    first = Supervisor()
-    train(tmp_path / "first", first, *curriculum, max_steps=128)
-    state = checkpoint.load(first.folders()[-1])
-    del state[ENVIRONMENT_PARAMETERS]
-    (tmp_path / "old").mkdir()
-    checkpoint.save(tmp_path / "old", state)
-
-    second = Supervisor()
-    finished = train(tmp_path / "second", second, *curriculum, max_steps=192, resume=tmp_path / "old")
-
-    assert finished.outcome == "succeeded"
-    assert second.states().parameters[0]["lesson"] == 1
-
-
-@pytest.mark.timeout(120)
 def test_reported_success_ends_a_lesson_and_a_metric_that_never_comes_is_told(tmp_path: Path) -> None:
-    supervisor = Supervisor(until="lesson_measure_missing")
+    supervisor = Editing(until="lesson_measure_missing")
 
     train(
         tmp_path,
@@ -810,9 +685,9 @@ def test_reported_success_ends_a_lesson_and_a_metric_that_never_comes_is_told(tm
         max_steps=100_000,
     )
 
-    (change,) = supervisor.events("lesson_changed")
+    (change,) = supervisor.named("lesson_changed")
     assert change.data["old"]["measured"] == pytest.approx(0.5, abs=0.1)  # type: ignore[index]  # JSON
-    (missing,) = supervisor.events("lesson_measure_missing")
+    (missing,) = supervisor.named("lesson_measure_missing")
     assert missing.level == "warning"
     assert "no simulator has reported 'Environment/Sucess' in 100 episodes" in missing.message
     assert missing.data == {"parameter": "difficulty", "measure": "Environment/Sucess"}

@@ -1,8 +1,6 @@
 """A trainer that begins with a checkpoint of ML-Agents: it learns on, or says what does not fit."""
 
 import shutil
-import threading
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,15 @@ from torch import Tensor
 
 from ludus.demonstrations import write
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 from server.config.resolution import resolve
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.mlagents.results import DEMONSTRATION, RESULTS, Result
 from tests.worker.rollouts import make_spec
-from tests.worker.trainer.conftest import StartTrainer, reports
-from tests.worker.trainer.supervisor_port import Supervisor
+from tests.worker.trainer.conftest import StartTrainer
 from worker.learning.build import Demonstrations, build_algorithm, build_clone
 from worker.trainer import checkpoint
 from worker.trainer.initialization import InitializationError, Sources, initialize
-from worker.trainer.loop import Trainer
-from worker.trainer.messages import Job
 
 RESULT = Result("ppo-lstm-curiosity-rnd-curriculum")
 
@@ -60,21 +55,7 @@ class Game(Simulation):
 def train(start: StartTrainer, spec: BehaviorSpec, **changes: Any) -> list[dict[str, Any]]:
     """Train with a simulator to the end; return what was reported."""
     section = {**RESULT.section(), "init_path": str(RESULT.checkpoint), "max_steps": 256, **changes}
-    messages: list[dict[str, Any]] = []
-    player: list[threading.Thread] = []
-
-    def play(address: str) -> None:
-        with suppress(SimulatorError):
-            connect(Game(spec), run="alone", server=address, connect_timeout_seconds=5.0)
-
-    for message in reports(start({"seed": 1, "behaviors": {"A": section}})):
-        messages.append(message)
-        if message["type"] == "listening":
-            player.append(threading.Thread(target=play, args=(message["endpoints"][0]["address"],)))
-            player[-1].start()
-    for thread in player:
-        thread.join(20)
-    return messages
+    return start({"seed": 1, "behaviors": {"A": section}}).played_by(Game(spec))
 
 
 def test_it_learns_on_from_step_0_with_the_statistics_and_moments_of_the_checkpoint(
@@ -111,43 +92,6 @@ def test_a_checkpoint_of_other_networks_fails_the_run_with_the_names(start: Star
     assert "Module:Curiosity/discrete_action_prediction.bias is 5, needed is 7" in detail
     (refused,) = [message for message in messages if message.get("name") == "behavior_refused"]
     assert refused["message"] in detail
-
-
-def test_a_run_that_goes_on_from_its_own_checkpoint_does_not_begin_again(tmp_path: Path) -> None:
-    clone = {
-        "trainer_type": "clone",
-        "demo_path": str(tmp_path / "shown.npz"),
-        "network_settings": {"hidden_units": 16},
-        "init_path": str(Result("selfplay-gail-vail-bc").checkpoint),
-    }
-    Result("selfplay-gail-vail-bc").built(tmp_path)  # writes the demonstration
-    config = resolve({"behaviors": {"A": clone}}, local=True).model_dump(mode="json")
-    first, again = Supervisor(), Supervisor()
-
-    weights = []
-    for supervisor, resume in ((first, None), (again, tmp_path / "old")):
-        job = Job(
-            run_id="run",
-            attempt=1,
-            config=config,
-            seed=1,
-            scratch=str(tmp_path / f"scratch-{len(weights)}"),
-            resume_from=None if resume is None else str(resume),
-        )
-        trainer = Trainer(job, supervisor, [])
-        trainer.registry.begin_clones()
-        learner = trainer.attempt.learners["A"]
-        learner.learn()
-        weights.append(learner.algorithm.flat_weights())  # type: ignore[attr-defined]  # a clone's
-        if resume is None:
-            (tmp_path / "old").mkdir()
-            checkpoint.save(tmp_path / "old", {"A": learner.state()})
-        trainer.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
-
-    assert "behavior_initialized" in first.events()
-    assert "behavior_initialized" not in again.events()
-    assert (weights[0] != weights[1]).any(), "it learned on from the first one's weights"
-    assert learner.step == 100
 
 
 SPEC = replace(make_spec(branches=(3, 2)), name="A")
@@ -325,15 +269,6 @@ def test_other_networks_are_refused_by_name(tmp_path: Path) -> None:
     assert "missing model.actor.body.normalizer.mean" in message
     assert "missing signals.curiosity" in message
     assert "model.critic.heads.weight is 1x8, needed is 2x8" in message
-
-
-def test_another_trainer_is_refused(tmp_path: Path) -> None:
-    source, _ = build(tmp_path, "ppo")
-    folder = saved(tmp_path / "old", A=source.state_dict())
-    algorithm, config = build(tmp_path, "sac")
-
-    with pytest.raises(InitializationError, match="missing critics"):
-        initialize(algorithm, config, SPEC, CKPT, folder)
 
 
 @pytest.mark.parametrize(("origin", "goal"), [("clone", "ppo"), ("clone", "poca"), ("clone", "sac"), ("ppo", "clone")])

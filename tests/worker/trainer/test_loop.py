@@ -19,10 +19,10 @@ from ludus.sdk import SimulatorError, StepBuilder, connect
 from tests.ports import free_port
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.attempts import Listener
-from tests.worker.trainer.conftest import StartTrainer, TrainAlone, points_of, reports
+from tests.worker.trainer.conftest import StartTrainer, TrainAlone, points_of
 from tests.worker.trainer.differences import differences
 from tests.worker.trainer.supervisor_port import Supervisor
-from tests.worker.trainer.test_alone import NETWORK, HideAndSeek
+from tests.worker.trainer.test___main__ import NETWORK, HideAndSeek
 from tests.worker.trainer.test_clone import Echo, document, show
 from worker.trainer import checkpoint
 from worker.trainer.checkpoint import load, save
@@ -44,7 +44,7 @@ def test_bf16_on_a_cpu_is_said_to_have_no_effect(tmp_path: Path, *, bf16: bool) 
 
     make_trainer(supervisor, tmp_path, clone, device="cpu", bf16=bf16).run()
 
-    event = supervisor.events().get("bf16_not_used")
+    event = supervisor.events.get("bf16_not_used")
     assert (event is not None) == bf16
     assert event is None or event.message.startswith("torch_settings.bf16 has no effect on cpu")
 
@@ -66,19 +66,19 @@ def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
 
     trainer.registry.register(BehaviorSpec("Echo", spec.observations, spec.actions))
 
-    event = supervisor.events().get("exploration_noise_not_used")
+    event = supervisor.events.get("exploration_noise_not_used")
     assert (event is not None) == told
     assert event is None or event.message == (
         "behaviors.Echo.hyperparameters.exploration_noise: pink has no effect, since Echo has no continuous actions; "
         "remove it"
     )
-    assert "behavior_admitted" in supervisor.events()
+    assert "behavior_admitted" in supervisor.events
     trainer.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
 
 @pytest.mark.parametrize(
     ("saves", "loads", "told"),
-    [(True, True, False), (False, True, True), (True, False, True), (False, False, True)],
+    [(True, True, False), (False, True, True), (True, False, True)],
 )
 def test_a_sac_says_that_its_replay_buffer_was_saved_and_resumed_without_it_in_ml_agents_words(
     tmp_path: Path, saves: bool, loads: bool, told: bool
@@ -104,28 +104,16 @@ def test_a_sac_says_that_its_replay_buffer_was_saved_and_resumed_without_it_in_m
     again.registry.register(spec)
     again.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
-    event = supervisor.events().get("replay_buffer_not_loaded")
+    event = supervisor.events.get("replay_buffer_not_loaded")
     assert (event is not None) == told
     if event is not None:
         assert event.level == "warning"
         assert "Replay buffer was unable to load, starting from scratch." in event.message
         assert "behaviors.Echo.hyperparameters.save_replay_buffer" in event.message
-        assert ("save_replay_buffer is false" in event.message) == (not loads and saves)
-    loaded = supervisor.events().get("replay_buffer_loaded")
+        assert ("save_replay_buffer is false" in event.message) == (not loads)
+    loaded = supervisor.events.get("replay_buffer_loaded")
     assert (loaded is None) == told
     assert loaded is None or loaded.message == "Echo: Replay buffer loaded; it has 0 experiences"
-
-
-def test_a_sac_that_begins_misses_no_replay_buffer(tmp_path: Path) -> None:
-    supervisor = Supervisor(cancels=True)
-    trainer = make_trainer(supervisor, tmp_path, {"trainer_type": "sac"}, device="cpu")
-
-    trainer.registry.register(
-        BehaviorSpec("Echo", make_spec(branches=(3,)).observations, make_spec(branches=(3,)).actions)
-    )
-    trainer.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
-
-    assert "replay_buffer_not_loaded" not in supervisor.events()
 
 
 MAX_STEPS = 64
@@ -146,7 +134,7 @@ def make_job(folder: Path, behaviors: dict[str, Any], resume_from: Path | None =
     config = {
         "behaviors": behaviors,
         "torch_settings": {"device": "cpu"},
-        "simulators": {"startup_grace_seconds": 2.0},
+        "simulators": {"startup_grace_seconds": 0.3},
         **sections,
     }
     attempt, source = (1, None) if resume_from is None else (2, str(resume_from))
@@ -287,20 +275,9 @@ def tensors_of(state: Any) -> list[torch.Tensor]:
 def test_rewards_that_no_critic_can_learn_fail_the_run_and_leave_what_was_learnt_before(start: StartTrainer) -> None:
     ppo = {"hyperparameters": {"batch_size": 32, "buffer_size": 64}, "network_settings": OVERPAID_NETWORK}
     trainer = start({"seed": 1, "behaviors": {"Echo": {**ppo, "max_steps": 10_000, "time_horizon": 16}}})
-    messages: list[dict[str, Any]] = []
-    players: list[threading.Thread] = []
 
-    def play(address: str) -> None:
-        with suppress(SimulatorError):
-            connect(Overpaid(), run="alone", server=address, connect_timeout_seconds=5.0)
+    messages = trainer.played_by(Overpaid())
 
-    for message in reports(trainer):
-        messages.append(message)
-        if message["type"] == "listening" and not players:
-            players.append(threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True))
-            players[0].start()
-
-    players[0].join(10)
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "diverged")
     told = rollbacks(messages)
     assert len(told) == 3
@@ -320,7 +297,7 @@ def test_a_clone_that_learns_too_fast_fails_and_leaves_its_weights_from_before(
     fast = {"batch_size": 32, "learning_rate": 1.0}
     network = {"hidden_units": 64, "num_layers": 6}
     shown = show(tmp_path / "expert.npz", steps=256)
-    messages = list(reports(start(document(shown, hyperparameters=fast, network_settings=network))))
+    messages = list(start(document(shown, hyperparameters=fast, network_settings=network)).reports())
 
     assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("failed", "diverged")
     told = rollbacks(messages)
@@ -396,11 +373,6 @@ PPO = {"batch_size": 32, "num_epoch": 1, "buffer_size": 64}
 SAC = {"batch_size": 16, "buffer_size": 256, "steps_per_update": 8}
 
 
-def play(address: str) -> None:
-    with suppress(SimulatorError):
-        connect(HideAndSeek(), run="alone", server=address, connect_timeout_seconds=1.0)
-
-
 def processes_of(folder: Path) -> list[psutil.Process]:
     """The processes that were started for a trainer whose scratch folder this is."""
     found = []
@@ -428,21 +400,14 @@ def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start
             },
         },
     }
-    trainer = start(document)
-    messages: list[dict[str, Any]] = []
     helpers: set[int] = set()
-    player: threading.Thread | None = None
 
-    for message in reports(trainer):
-        messages.append(message)
-        if message["type"] == "listening" and player is None:
-            player = threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True)
-            player.start()
+    def look(message: dict[str, Any]) -> None:
         if message["type"] == "checkpoint_written":
-            helpers = {process.pid for process in processes_of(tmp_path / "scratch" / "group-")}
+            helpers.update(process.pid for process in processes_of(tmp_path / "scratch" / "group-"))
 
-    assert player is not None
-    player.join(10)
+    messages = start(document).played_by(HideAndSeek(), look)
+
     events = {message["name"]: message for message in messages if message["type"] == "event"}
     assert messages[-1]["outcome"] == "succeeded", messages[-1]
     assert "processes_not_used" not in events
@@ -461,23 +426,16 @@ def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrai
         "torch_settings": {"device": "cpu", "processes": 2},
         "behaviors": {"Hider": learning, "Seeker": learning},
     }
-    trainer = start(document)
-    messages: list[dict[str, Any]] = []
-    player: threading.Thread | None = None
     helpers: list[psutil.Process] = []
 
-    for message in reports(trainer):
-        messages.append(message)
-        if message["type"] == "listening" and player is None:
-            player = threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True)
-            player.start()
+    def kill(message: dict[str, Any]) -> None:
         if message["type"] == "metrics" and not helpers:
-            helpers = processes_of(tmp_path / "scratch" / "group-")
+            helpers.extend(processes_of(tmp_path / "scratch" / "group-"))
             for helper in helpers:
                 helper.kill()
 
-    assert player is not None
-    player.join(30)
+    messages = start(document).played_by(HideAndSeek(), kill)
+
     assert len(helpers) == 1
     assert messages[-1]["outcome"] == "lost"
     assert not processes_of(tmp_path / "scratch" / "group-")

@@ -98,15 +98,6 @@ def test_the_result_is_that_of_one_process_with_the_doubled_batch(
     np.testing.assert_allclose(shared.flat_weights(), alone(section, rollouts), atol=TOLERANCE)
 
 
-def test_recurrent_networks_stay_the_same_in_both_processes(group: Group) -> None:
-    section = config(PPOConfig, memory={"sequence_length": 4, "memory_size": 8})
-    memories = {"memories": np.zeros((STEPS, 8))}
-    shared = group.share(build(section), Build(section, SPEC, 1, {}))
-
-    for step in range(2):
-        assert shared.update(rollout(step, **memories), step) is not None
-
-
 SMALL = {"hidden_units": 8, "num_layers": 1}
 MEMORY = {"memory": {"sequence_length": 4, "memory_size": 8}}
 NORMALIZED = SMALL | {"normalize": True}
@@ -273,17 +264,6 @@ def test_what_only_another_process_met_is_told_once_with_its_number(group: Group
 
     assert str(caught.value) == "weights of actor.log_sigma is not finite (in process 1); the update was taken back"
     np.testing.assert_array_equal(shared.flat_weights(), before)
-
-
-def test_a_loaded_state_is_loaded_in_all_processes(group: Group) -> None:
-    section = config(PPOConfig)
-    other = build_algorithm(section, SPEC, CPU, 7, Demonstrations({}))
-    shared = group.share(build(section), Build(section, SPEC, 1, {}))
-
-    shared.load_state_dict(other.state_dict())
-
-    np.testing.assert_array_equal(shared.flat_weights(), other.flat_weights())
-    assert shared.update(rollout(1), 0) is not None  # compares weights
 
 
 def test_a_changed_configuration_holds_in_all_processes(group: Group) -> None:

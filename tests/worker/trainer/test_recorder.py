@@ -51,15 +51,6 @@ def test_a_summary_is_the_mean_of_what_was_measured_since_the_last_one() -> None
     assert {point.step for point in points} == {100}
 
 
-def test_nothing_is_written_before_a_multiple_is_crossed() -> None:
-    recorder, points = recorder_at()
-    recorder.episode(10.0, 5)
-
-    recorder.advance(99)
-
-    assert points == []
-
-
 def test_no_return_is_invented_for_a_period_without_a_finished_episode() -> None:
     recorder, points = recorder_at()
     recorder.episode(10.0, 5)

@@ -1,9 +1,8 @@
 """Learners are built from checkpoints: to play without learning, and to go on."""
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import torch
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import STEPS_PER_SECOND
 from ludus.schemas.states import StopReason
-from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder, connect
+from ludus.sdk import Actions, ResetInfo, Simulation, SimulatorError, StepBuilder
 from server.config.resolution import resolve
 from tests.worker.rollouts import make_spec
-from tests.worker.trainer.conftest import StartTrainer, points_of, reports
+from tests.worker.trainer.conftest import StartTrainer, points_of
 from tests.worker.trainer.supervisor_port import Supervisor
 from tests.worker.trainer.test_clone import show
 from worker.trainer import checkpoint
@@ -31,10 +30,6 @@ SECTION = {
     "summary_freq": 16,
     "time_horizon": 8,
 }
-
-
-class Left(Exception):
-    """The game is over."""
 
 
 class Game(Simulation):
@@ -55,7 +50,7 @@ class Game(Simulation):
         assert len(list(actions)) == len(self._agents)
         self._tick += 1
         if self._tick % 8 == 0 and not self._left:
-            raise Left
+            raise SimulatorError("gone", "the game was closed")
         self._left -= self._tick % 8 == 0
         for agent in self._agents:
             if self._tick % 8 == 0:
@@ -68,11 +63,6 @@ def spec() -> BehaviorSpec:
     return replace(make_spec(observations=(3,), continuous=1), name="A")
 
 
-def play(address: str, spec: BehaviorSpec, episodes: int, agents: int) -> None:
-    with suppress(SimulatorError, Left):
-        connect(Game(spec, episodes, agents), run="alone", server=address, connect_timeout_seconds=5.0)
-
-
 def run(start: StartTrainer, spec: BehaviorSpec, agents: int = 1, **settings: Any) -> list[dict[str, Any]]:
     """Run a trainer with a game that leaves after ten episodes of each agent; return what it reported."""
     document = {
@@ -81,13 +71,7 @@ def run(start: StartTrainer, spec: BehaviorSpec, agents: int = 1, **settings: An
         "simulators": {"grace_seconds": 0.2},
         "checkpoint_settings": settings,
     }
-    messages: list[dict[str, Any]] = []
-    for message in reports(start(document)):
-        messages.append(message)
-        if message["type"] == "listening":
-            address = message["endpoints"][0]["address"]
-            threading.Thread(target=play, args=(address, spec, 10, agents), daemon=True).start()
-    return messages
+    return start(document).played_by(Game(spec, 10, agents))
 
 
 def test_nothing_is_learnt_or_saved_and_the_run_ends_with_its_last_player(

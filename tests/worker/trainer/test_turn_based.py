@@ -74,12 +74,11 @@ TEAMS = ("Go?team=0", "Go?team=1")
 @pytest.mark.parametrize(
     ("trainer", "players", "games", "threaded"),
     [
-        *((trainer, TEAMS, 1, False) for trainer in TRAINERS),
-        pytest.param("ppo", TEAMS, 2, False, marks=pytest.mark.long),
         ("ppo", ("Go", "Go", "Go"), 1, False),
-        pytest.param("ppo", ("Black", "White"), 1, False, marks=pytest.mark.long),
-        pytest.param("ppo", TEAMS, 1, True, marks=pytest.mark.long),
         ("sac", TEAMS, 1, True),
+        *(pytest.param(trainer, TEAMS, 1, False, marks=pytest.mark.long) for trainer in TRAINERS),
+        pytest.param("ppo", TEAMS, 2, False, marks=pytest.mark.long),
+        pytest.param("ppo", ("Black", "White"), 1, False, marks=pytest.mark.long),
     ],
 )
 def test_a_turn_based_run_ends_at_its_max_steps(

@@ -1,12 +1,10 @@
 """Real runs of a trainer with games of Gymnasium, and the findings about them."""
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ludus.sdk import Simulation, SimulatorError, connect
+from ludus.sdk import Simulation
 from tests.worker.trainer.conftest import StartTrainer
 
 SECTION: dict[str, Any] = {
@@ -46,25 +44,7 @@ def merged(section: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 def play_through(start: StartTrainer, simulation: Simulation, document: Mapping[str, Any]) -> Ended:
     """Play a run to its end."""
-    ended = Ended()
-    for message in _played(start, simulation, document):
-        ended.messages.append(message)
-        if message["type"] == "findings":
-            ended.lists.append(message["findings"])
+    ended = Ended(messages=start({"seed": 1, "torch_settings": {"device": "cpu"}, **document}).played_by(simulation))
+    ended.lists = [message["findings"] for message in ended.messages if message["type"] == "findings"]
     assert ended.messages[-1]["outcome"] == "succeeded", ended.messages[-1]
     return ended
-
-
-def _played(start: StartTrainer, simulation: Simulation, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    players: list[threading.Thread] = []
-
-    def play(address: str) -> None:
-        with suppress(SimulatorError):
-            connect(simulation, run="alone", server=address, connect_timeout_seconds=5.0)
-
-    for message in start({"seed": 1, "torch_settings": {"device": "cpu"}, **document}).reports():
-        yield message
-        if message["type"] == "listening" and not players:
-            players.append(threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True))
-            players[0].start()
-    players[0].join(30)

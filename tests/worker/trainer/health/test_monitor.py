@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from pydantic import TypeAdapter
 
 from ludus.collector.segments import SegmentEnd
@@ -208,67 +207,6 @@ def test_a_changed_configuration_is_looked_at_anew() -> None:
     told.play(MISSES, returns=rising)
 
     assert told.codes == []
-
-
-# observations -----------------------------------------------------------------------------------------------------
-
-
-def test_large_observations_are_to_blame_for_the_entropy_that_they_cost() -> None:
-    told = Told()
-
-    told.play(3, returns=lambda number: float(number % 5), see=lambda seen: [seen * 1e6], entropy=1e-20, kl=30.0)
-
-    assert told.codes == ["observation_scale"]
-    assert "of observation 0 (vector 0) reaches" in told.message
-    assert told.monitor.facts[0].remedy == "Set network_settings.normalize: true."
-
-
-def test_large_observations_are_no_finding_where_they_are_normalized_or_rare() -> None:
-    normalized, rare = Told(network_settings={"normalize": True}), Told()
-
-    def outlier(seen: np.ndarray) -> list[np.ndarray]:
-        return [np.where(np.arange(ROUND)[:, None] == 500, 1e6, seen)]
-
-    normalized.play(3, returns=rising, see=lambda seen: [seen * 1e6])
-    rare.play(3, returns=rising, see=outlier)
-
-    assert (normalized.codes, rare.codes) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("see", "expected"),
-    [
-        (lambda seen: [np.column_stack([seen[:, :2], np.full(ROUND, 0.25)])], ["observation_constant"]),
-        (lambda seen: [np.column_stack([seen[:, :2], np.zeros(ROUND)])], ["observation_constant"]),
-        (lambda seen: [np.column_stack([np.abs(seen[:, :2]).clip(0, 1), np.ones(ROUND)])], []),  # a ray at its end
-        (lambda seen: [np.column_stack([seen[:, 0], seen[:, 1] > 0, np.zeros(ROUND)])], []),  # flags
-        (lambda seen: [np.column_stack([seen[:, 0], np.zeros((ROUND, 2))])], []),  # padding
-        (lambda seen: [np.column_stack([seen[:, 0], seen[:, 1] > 0, np.full(ROUND, 0.37)])], ["observation_constant"]),
-    ],
-    ids=["constant", "zero", "ray", "flags", "padding", "measurement among flags"],
-)
-def test_a_measurement_that_never_changes_is_named_and_what_is_constant_for_good_reasons_is_not(
-    see: Callable[[np.ndarray], Any], expected: list[str]
-) -> None:
-    told = Told()
-
-    told.play(40, returns=rising, see=see)
-
-    assert told.codes == expected
-    assert not expected or "element 2 of observation 0" in told.message
-
-
-def test_a_goal_that_never_changes_is_no_finding_and_a_black_picture_is() -> None:
-    spec = make_spec(observations=(3, 3, (3, 20, 20)), branches=(2,), goal=1)
-    told = Told(spec)
-
-    def see(seen: np.ndarray) -> list[np.ndarray]:
-        return [seen, np.ones((ROUND, 3)), np.zeros((ROUND, 3, 20, 20), np.uint8)]
-
-    told.play(20, returns=rising, see=see)
-
-    assert told.codes == ["observation_constant"]
-    assert told.message.endswith("observation 2 (image 2) (0).")
 
 
 # learning ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,14 @@ from ludus.sdk import (
     Actions,
     ActionSpec,
     BehaviorSpec,
-    ConnectionSummary,
     ObservationSpec,
     ResetInfo,
     Simulation,
     StepBuilder,
-    connect,
 )
 from server.kit.errors import InvalidConfig
 from tests.e2e.stack import environment
-from tests.worker.trainer.conftest import StartTrainer, TrainAlone, reports
+from tests.worker.trainer.conftest import StartTrainer, TrainAlone
 from tests.worker.trainer.test_clone import document, show
 from worker.trainer.__main__ import main, run_alone
 
@@ -97,24 +94,13 @@ def test_each_behavior_learns_in_its_own_rounds_and_the_run_ends_with_the_last_o
     }
     trainer = start(config)
     game = HideAndSeek()
-    endings: list[ConnectionSummary] = []
-    messages: list[dict[str, Any]] = []
-    players: list[threading.Thread] = []
 
-    def play(address: str) -> None:
-        endings.append(connect(game, run="alone", server=address))
+    messages = trainer.played_by(game)
 
-    for message in reports(trainer):
-        messages.append(message)
-        if messages[-1]["type"] == "listening":
-            players.append(threading.Thread(target=play, args=(messages[-1]["endpoints"][0]["address"],)))
-            players[-1].start()
-
-    players[0].join(10)
     checkpoint = [message for message in messages if message["type"] == "checkpoint_written"][-1]
     assert checkpoint["steps"] == {"Hider": 400, "Seeker": 1000}, "each ends at its own max_steps exactly"
     assert messages[-1]["outcome"] == "succeeded"
-    assert [ending.code for ending in endings] == [CloseCode.RUN_FINISHED]
+    assert [ending.code for ending in trainer.endings] == [CloseCode.RUN_FINISHED]
     assert game.actions == {("Hider", 0, 2), ("Seeker", 2, 0)}
     points = [point for message in messages if message["type"] == "metrics" for point in message["points"]]
     returns = {
@@ -133,7 +119,7 @@ REWARD = "Environment/Cumulative Reward"
 
 @pytest.mark.parametrize("key", ["device", "collector_device"])
 def test_a_device_that_the_worker_lacks_fails_the_run_before_training(start: StartTrainer, key: str) -> None:
-    messages = list(reports(start({"torch_settings": {key: "cuda:999"}, "behaviors": {"Hider": {}}})))
+    messages = list(start({"torch_settings": {key: "cuda:999"}, "behaviors": {"Hider": {}}}).reports())
 
     (finished,) = messages
     assert (finished["outcome"], finished["reason"]) == ("failed", "invalid_config")
