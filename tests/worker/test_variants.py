@@ -106,9 +106,11 @@ HALVES = [("vector", "plain"), ("visual", "lstm")]
 
 
 def is_quick(cell: Cell) -> bool:
-    """Whether `make test` has a cell: one for each trainer, signal and kind of action, with each half in turn."""
-    half = (list(SIGNALS).index(cell.signal) + list(ACTIONS).index(cell.actions)) % len(HALVES)
-    return (cell.sees, cell.memory) == HALVES[half]
+    """Whether `make test` has a cell: one for each trainer and signal, with actions and halves in turn."""
+    turn = list(SIGNALS).index(cell.signal) + list(HYPERPARAMETERS).index(cell.trainer)
+    actions = "discrete" if cell.trainer == "dqn" else list(ACTIONS)[turn % len(ACTIONS)]
+    half = HALVES[0] if cell.trainer == "dqn" else HALVES[turn % len(HALVES)]
+    return (cell.actions, cell.sees, cell.memory) == (actions, *half)
 
 
 @pytest.fixture(scope="module")
@@ -200,37 +202,18 @@ def test_every_variant_builds_learns_survives_a_checkpoint_and_exports(
     assert (tmp_path / "model.onnx").stat().st_size > 0
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_the_replay_buffer_has_the_same_length_after_a_resume_if_it_is_saved(tmp_path: Path, *, keep: bool) -> None:
-    cell = Cell("sac", "extrinsic", "continuous", "visual", "lstm")
-    config = cell.config
-    assert isinstance(config, SACConfig)
-    hyper = config.hyperparameters.model_copy(update={"save_replay_buffer": keep})
-    config = config.model_copy(update={"hyperparameters": hyper})
-    algorithm, resumed = (build_algorithm(config, cell.spec, CPU, 1, Demonstrations({})) for _ in range(2))
-    algorithm.update(play(cell, 1), 24)
-    algorithm.update(play(cell, 2), 48)
-
-    checkpoint.save(tmp_path, algorithm.state_dict())
-    resumed.load_state_dict(checkpoint.load(tmp_path))
-
-    assert len(algorithm.experience.replay) == 48  # type: ignore[attr-defined]  # the buffer is SAC's own business
-    assert len(resumed.experience.replay) == (48 if keep else 0)  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("trainer", HYPERPARAMETERS)
-@pytest.mark.parametrize("ignore_done", [False, True])
 def test_every_trainer_lets_gail_go_on_beyond_termination_where_that_is_asked_for(
-    shown: dict[tuple[str, str], Demonstrations], trainer: str, ignore_done: bool
+    shown: dict[tuple[str, str], Demonstrations], trainer: str
 ) -> None:
     cell = Cell(trainer, "gail", "discrete", "vector", "plain")
-    gail = {**INTRINSIC, **DEMONSTRATION, "ignore_done": ignore_done}
+    gail = {**INTRINSIC, **DEMONSTRATION, "ignore_done": True}
     document = cell.config.model_dump(mode="json") | {"reward_signals": {**EXTRINSIC, "gail": gail}}
 
     algorithm = build_algorithm(CONFIG.validate_python(document), cell.spec, CPU, 1, shown["discrete", "vector"])
 
     assert isinstance(algorithm, PPO | SAC | POCA | DQN)
-    assert algorithm.signals.ignores_termination.tolist() == [False, ignore_done]
+    assert algorithm.signals.ignores_termination.tolist() == [False, True]
     assert algorithm.update(play(cell, 1), 24) is not None
 
 

@@ -40,13 +40,6 @@ def test_with_draws_the_interval_is_tangos() -> None:
         assert (low, high) == pytest.approx((0.5 - reach, 0.5 + reach), abs=3e-4)
 
 
-def test_six_draws_leave_room_for_a_lead() -> None:
-    found = estimate([0, 6, 0])
-
-    assert found.elo == 0.0
-    assert (found.low, found.high) == pytest.approx((-143.3, 143.3), abs=0.1)
-
-
 def test_pairs_that_always_bring_one_point_leave_room_for_a_lead() -> None:
     six, thirty = estimate([0, 0, 6, 0, 0]), estimate([0, 0, 30, 0, 0])
 
@@ -145,7 +138,6 @@ def share(decision: str | None, probabilities: list[float], limit: int = 3000) -
 @pytest.mark.parametrize(
     "probabilities",
     [
-        pytest.param([0.5, 0.0, 0.5], id="games without draws", marks=pytest.mark.long),
         pytest.param([0.35, 0.3, 0.35], id="games with draws", marks=pytest.mark.long),
         pytest.param([0.05, 0.2, 0.5, 0.2, 0.05], id="pairs"),
     ],
@@ -157,29 +149,17 @@ def test_a_thousand_gates_of_two_equal_policies_pass_no_more_often_than_stated(p
 @pytest.mark.parametrize(
     "probabilities",
     [
-        pytest.param([1 - STRONGER, 0.0, STRONGER], id="games without draws", marks=pytest.mark.long),
         pytest.param([1 - STRONGER - 0.15, 0.3, STRONGER - 0.15], id="games with draws", marks=pytest.mark.long),
         # Two games of one seed, each won with the probability of a lead of 100 points.
         pytest.param(
-            [(1 - STRONGER) ** 2, 0.0, 2 * STRONGER * (1 - STRONGER), 0.0, STRONGER**2], id="pairs without draws"
+            [(1 - STRONGER) ** 2, 0.0, 2 * STRONGER * (1 - STRONGER), 0.0, STRONGER**2],
+            id="pairs without draws",
+            marks=pytest.mark.long,
         ),
     ],
 )
 def test_a_thousand_gates_of_a_stronger_policy_fail_no_more_often_than_stated(probabilities: list[float]) -> None:
     assert share("fail", probabilities) <= TEST.beta + MARGIN
-
-
-def test_a_careless_test_is_caught_by_the_same_simulation() -> None:
-    careless = SPRT(0.0, 100.0, alpha=0.3, beta=0.3)
-    random = np.random.default_rng(7)
-    passed = 0
-    for _ in range(200):
-        counts = [0, 0, 0]
-        while (decided := careless.decide(counts)) is None:
-            counts[random.choice(3, p=[0.35, 0.3, 0.35])] += 1
-        passed += decided == "pass"
-
-    assert passed / 200 > 0.05 + MARGIN
 
 
 def test_the_bounds_are_walds() -> None:

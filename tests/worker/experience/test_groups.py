@@ -175,25 +175,6 @@ def test_a_step_earns_what_its_team_receives_while_it_lasts(parts: list[Part]) -
     assert teams_of(rollout_of(parts)).rewards.tolist() == expected
 
 
-def test_a_mate_that_decides_more_seldom_counts_with_its_last_step() -> None:
-    fast = Part(0, 1, 7, [10, 11, 12, 13], 14, SegmentEnd.CUT)
-    slow = Part(0, 2, 7, [10, 13], 16, SegmentEnd.CUT)
-
-    teams = teams_of(rollout_of([fast, slow]))
-
-    assert listed(teams.steps) == [[4], [4], [4], [5], [0], [3]]
-    assert listed(teams.ends) == [[5], []]  # at 16 nothing is known of the fast one: it goes on in another round
-
-
-def test_a_team_that_is_cut_together_sees_what_followed_for_each_other() -> None:
-    parts = [Part(0, agent, 7, [10, 11], 12, SegmentEnd.CUT) for agent in (1, 2, 3)]
-
-    teams = teams_of(rollout_of(parts))
-
-    assert listed(teams.ends) == [[7, 8], [6, 8], [6, 7]]
-    assert teams.self_at_end.all()
-
-
 def test_what_follows_an_agent_that_died_early_is_its_mates() -> None:
     dead = Part(0, 1, 7, [10], 11, SegmentEnd.TERMINATED, mates_alive=True, rewards=[-1.0])
     mate = Part(0, 2, 7, [10, 11, 12], 13, SegmentEnd.TERMINATED, rewards=[0.0, 2.0, 4.0])
@@ -205,29 +186,3 @@ def test_what_follows_an_agent_that_died_early_is_its_mates() -> None:
     assert teams.self_at_end.tolist() == [False, True]
     assert teams.bootstraps.tolist() == [True, False]
     assert teams.rewards.tolist() == [-1.0, -1.0, 2.0, 4.0]
-
-
-def test_the_next_attempt_of_a_group_is_not_what_follows_this_one() -> None:
-    parts = [Part(0, agent, 7, [10], 11, SegmentEnd.TERMINATED) for agent in (1, 2)]
-    parts += [Part(0, agent, 7, [11], 12, SegmentEnd.TERMINATED) for agent in (1, 2)]
-
-    teams = teams_of(rollout_of(parts))
-
-    assert listed(teams.steps) == [[1], [0], [3], [2]]
-    assert listed(teams.ends) == [[], [], [], []]
-    assert not teams.bootstraps.any()
-
-
-def test_agents_without_a_group_and_groups_of_other_simulators_are_strangers() -> None:
-    parts = [
-        Part(0, 1, 0, [10], 11, SegmentEnd.CUT),
-        Part(0, 2, 0, [10], 11, SegmentEnd.CUT),
-        Part(0, 3, 7, [10], 11, SegmentEnd.CUT),
-    ]
-    parts += [Part(1, 3, 7, [10], 11, SegmentEnd.CUT)]
-
-    teams = teams_of(rollout_of(parts))
-
-    assert teams.steps.rows.shape == (4, 0)
-    assert teams.ends.rows.shape == (4, 0)
-    assert teams.bootstraps.all()

@@ -213,51 +213,12 @@ TestReplayAgainstAList.settings = settings(
 )
 
 
-def test_a_segment_that_goes_on_uses_the_pending_observation() -> None:
-    buffer = ReplayBuffer(LABELLED, 10)
-    buffer.store(labelled_rollout([0], [2], [SegmentEnd.CUT]))
-    buffer.store(labelled_rollout([2], [1], [SegmentEnd.TERMINATED], sequences=[1]))
-
-    sample = drawn(buffer)
-
-    pairs = zip(sample.observations[0][sample.index, 0].tolist(), sample.rows.tolist(), strict=True)
-    assert dict(pairs) == {0.0: 0, 1.0: 1, 2.0: 2}
-    assert followers(buffer) == [1, 2, 11]
-    assert buffer.state_dict()["spare"].tolist() == [10], "the pending one's row is free again"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"sequences": [2]}, {"sequences": [1], "episodes": [1]}, {"sequences": [1], "agents": [1]}],
-    ids=["gap", "next-episode", "other-agent"],
-)
-def test_what_does_not_go_on_is_not_linked(other: dict[str, list[int]]) -> None:
-    buffer = ReplayBuffer(LABELLED, 10)
-    buffer.store(labelled_rollout([0], [2], [SegmentEnd.CUT]))
-    buffer.store(labelled_rollout([50], [1], [SegmentEnd.CUT], **other))
-
-    sample = drawn_sequences(buffer, 50, 3)
-
-    lengths = dict(zip(sample.rows[::3].tolist(), sample.real.view(-1, 3).sum(1).tolist(), strict=True))
-    assert lengths == {0: 2, 1: 1, 2: 1}
-
-
 def test_simulators_with_equal_agents_are_told_apart() -> None:
     buffer = ReplayBuffer(LABELLED, 10)
     buffer.store(labelled_rollout([0, 10], [1, 1], [SegmentEnd.CUT] * 2, simulators=[1, 2], agents=[0, 0]))
     buffer.store(labelled_rollout([11], [1], [SegmentEnd.CUT], simulators=[2], agents=[0], sequences=[1]))
 
     assert followers(buffer)[:2] == [10, 2]
-
-
-def test_a_rollout_larger_than_the_capacity_leaves_its_newest_steps() -> None:
-    buffer = ReplayBuffer(LABELLED, 4)
-
-    buffer.store(labelled_rollout([0, 20, 40], [5, 3, 2], [SegmentEnd.CUT, SegmentEnd.TERMINATED, SegmentEnd.CUT]))
-
-    sample = drawn(buffer)
-    assert sorted(set(sample.observations[0][sample.index, 0].tolist())) == [21.0, 22.0, 40.0, 41.0]
-    assert sorted(set(sample.observations[0][sample.next_index, 0].tolist())) == [22.0, 23.0, 41.0, 42.0]
 
 
 def test_every_transition_is_drawn_as_often() -> None:
@@ -382,22 +343,6 @@ def _again(rollout: Rollout, *, episode: int, sequence: int, ending: SegmentEnd)
     columns["episodes"], columns["sequences"] = torch.tensor([episode]), torch.tensor([sequence])
     columns["endings"] = torch.tensor([int(ending)], dtype=torch.uint8)
     return Rollout(**columns)
-
-
-def test_a_full_buffer_stops_growing() -> None:
-    spec = make_spec(observations=(16,), continuous=1)
-    buffer = ReplayBuffer(spec, 64)
-    rng = np.random.default_rng(1)
-
-    sizes = []
-    for episode in range(100):
-        lengths = rng.integers(1, 9, 3).tolist()
-        buffer.store(random_rollout(spec, lengths, rng, episodes=[episode] * 3))
-        sizes.append(bytes_used(buffer))
-
-    assert len(buffer) == 64
-    assert sizes[-1] <= 2 * 64 * 16 * 4 + 64 * (3 * 4 + 2 * 8), "an observation and what followed it, at the worst"
-    assert sizes[-1] == max(sizes)
 
 
 def test_agents_that_never_come_back_are_forgotten() -> None:

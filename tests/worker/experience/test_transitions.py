@@ -1,19 +1,14 @@
 """Transitions: every step with the observation that followed it; sequences: segments in pieces of equal length."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.collector.arena import Arena
 from ludus.collector.heads import HEADS
 from ludus.collector.segments import SegmentEnd
-from tests.segments import Segment, columns_of
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
-from worker.experience.rollout import gather
 from worker.experience.transitions import sequences_of, transitions_of
 
 CPU = torch.device("cpu")
@@ -89,26 +84,6 @@ def test_a_minibatch_points_into_the_same_pool() -> None:
     assert part.ended.tolist() == transitions.ended[rows].tolist()
 
 
-def test_the_pool_of_a_gathered_rollout_is_no_copy_and_that_of_others_is_the_same() -> None:
-    arena = Arena.create(SPEC, 100, rows=4)
-    for column in arena.observations:
-        column[:] = np.random.default_rng(1).integers(0, 255, column.shape)
-    gathered = gather(
-        arena,
-        columns_of(
-            [Segment(0, 1, 0, 0, 0, 6, 0, SegmentEnd.CUT, (7, 2)), Segment(0, 2, 0, 0, 0, 3, 0, SegmentEnd.CUT, (3,))]
-        ),
-    )
-    apart = replace(gathered, next_observations=[part.clone() for part in gathered.next_observations])
-
-    pool, copied = gathered.pool(), apart.pool()
-
-    for joined, steps, other in zip(pool, gathered.observations, copied, strict=True):
-        assert joined.data_ptr() == steps.data_ptr()
-        assert torch.equal(joined, other)
-    arena.close()
-
-
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9))
 def test_sequences_are_those_of_a_plain_loop(lengths: list[int], length: int) -> None:
     rows, mask, segments, first = [], [], [], 0
@@ -126,20 +101,6 @@ def test_sequences_are_those_of_a_plain_loop(lengths: list[int], length: int) ->
     assert sequences.mask.tolist() == mask
     assert sequences.segments.tolist() == segments
     assert sequences.first.tolist() == [row[0] for row in rows]
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9))
-def test_every_step_is_real_in_exactly_one_sequence(lengths: list[int], length: int) -> None:
-    sequences = sequences_of(torch.tensor(lengths), length)
-
-    assert sequences.rows[sequences.mask].tolist() == list(range(sum(lengths)))
-
-
-def test_padding_repeats_the_last_step_of_its_own_segment() -> None:
-    sequences = sequences_of(torch.tensor([5, 1]), 3)
-
-    assert sequences.rows.tolist() == [[0, 1, 2], [3, 4, 4], [5, 5, 5]]
-    assert sequences.mask.tolist() == [[True] * 3, [True, True, False], [True, False, False]]
 
 
 def test_a_minibatch_of_sequences_keeps_their_order() -> None:

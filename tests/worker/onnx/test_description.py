@@ -9,7 +9,7 @@ import pytest
 from ludus.schemas import OnnxTensor
 from tests.worker.learning.networks import mlagents
 from tests.worker.learning.networks.kinds import KINDS, make_actor
-from tests.worker.onnx.test_export import feed_of, remember, see
+from tests.worker.onnx.test_graph import feed_of, remember, see
 from worker.onnx.export import export_onnx
 
 DTYPES = {"tensor(float)": "float32", "tensor(int64)": "int64"}

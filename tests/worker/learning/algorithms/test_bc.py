@@ -11,7 +11,7 @@ from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.network import NetworkSettings
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
-from tests.ludus.demonstrations.shown import make_demonstration, make_spec, picture, vector
+from tests.ludus.demonstrations.shown import make_demonstration, make_spec, vector
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning, Cloning
 from worker.learning.algorithms.numeric_check import Diverged
@@ -130,8 +130,10 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("head", ["gaussian", "squashed"])
-@pytest.mark.parametrize("kind", VARIANTS)
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [("continuous", "gaussian"), ("continuous", "squashed"), ("discrete", "gaussian"), ("hybrid", "squashed")],
+)
 def test_the_actor_comes_to_act_as_it_was_shown(kind: str, head: str) -> None:
     spec = VARIANTS[kind]
     expert = lesson(spec)
@@ -158,18 +160,6 @@ def test_imitation_makes_a_policy_surer() -> None:
         cloning.update(0)
 
     assert actor.log_sigma.item() < -0.5
-
-
-@pytest.mark.parametrize("network", [{}, {"memory": {"sequence_length": 4, "memory_size": 8}}])
-def test_every_kind_of_observation_can_be_imitated(network: dict[str, Any]) -> None:
-    spec = make_spec(vector(2), picture(3, 8, 8), continuous=1, branches=(2,))
-    expert = make_demonstration(spec, lengths=[6, 5])
-    actor = make_actor(spec, vis_encode_type="match3", **network)
-    cloning = make_cloning(actor, expert, sequence_length=4, batch_size=8)
-
-    losses = [cloning.update(0)[LOSS] for _ in range(10)]
-
-    assert losses[-1] < losses[0]
 
 
 def test_a_memory_lets_the_clone_know_what_it_saw_before() -> None:
@@ -311,31 +301,8 @@ class TestSharing:
         assert diverged.value.minibatch in range(minibatches), "also what the last step did is told"
         np.testing.assert_array_equal(weights(actor), before)
 
-    def test_going_on_from_a_checkpoint_is_the_same_as_never_having_stopped(self) -> None:
-        spec = make_spec(vector(2), continuous=1, branches=(2,))
-        expert = lesson(spec)
-        one, other = make_actor(spec), make_actor(spec)
-        first = make_cloning(one, expert)
-        first.update(0)
-        second = make_cloning(other, expert, seed=9)
-        other.load_state_dict(one.state_dict())
-        second.load_state_dict(first.state_dict())
-
-        assert first.update(10) == second.update(10)
-        np.testing.assert_array_equal(weights(one), weights(other))
-
 
 class TestCloneRun:
-    def test_it_learns_what_it_is_shown(self) -> None:
-        spec = make_spec(vector(2), branches=(2,))
-        clone = make_clone(lesson(spec))
-
-        first = clone.iterate(20)[LOSS]
-        last = clone.iterate(300)[LOSS]
-
-        assert last < 0.3 * first
-        assert clone.version == 320
-
     def test_every_pass_shows_every_step_once(self) -> None:
         spec = make_spec(vector(2), branches=(2,))
         clone = make_clone(lesson(spec, steps=72))  # minibatches of 32, 32 and 8
@@ -353,58 +320,6 @@ class TestCloneRun:
 
         assert normalizer is not None
         torch.testing.assert_close(normalizer.mean.float(), torch.from_numpy(seen.mean(0)), rtol=0.01, atol=0.0)
-
-    def test_equal_seeds_give_equal_weights(self) -> None:
-        expert = lesson(make_spec(vector(2), continuous=1))
-
-        def trained(seed: int) -> np.ndarray:
-            clone = make_clone(expert, seed=seed)
-            clone.iterate(10)
-            return clone.flat_weights()
-
-        np.testing.assert_array_equal(trained(1), trained(1))
-        assert np.abs(trained(1) - trained(2)).max() > 0.01
-
-    def test_twice_as_many_iterations_are_the_same_with_a_checkpoint_between_them(self) -> None:
-        expert = lesson(make_spec(vector(2), continuous=1, branches=(2,)), steps=72)
-        whole, half = make_clone(expert), make_clone(expert)
-        whole.iterate(20)
-        half.iterate(10)
-        resumed = make_clone(expert, seed=7)
-        resumed.load_state_dict(half.state_dict())
-        resumed.iterate(10)
-
-        np.testing.assert_array_equal(resumed.flat_weights(), whole.flat_weights())
-        assert resumed.version == 20
-
-    def test_iterations_that_meet_nan_are_taken_back(self) -> None:
-        clone = make_clone(lesson(make_spec(vector(2), branches=(2,))))
-        clone.iterate(5)
-        before = clone.flat_weights()
-        clone.imitator.demonstrations.transitions.observations[0][:] = torch.nan
-
-        with pytest.raises(Diverged):
-            clone.iterate(5)
-
-        np.testing.assert_array_equal(clone.flat_weights(), before)
-        assert clone.version == 5
-
-    def test_iterations_whose_loss_explodes_are_taken_back(self) -> None:
-        expert = lesson(make_spec(vector(2), continuous=1))
-        clone = make_clone(expert, network={"num_layers": 6}, hyperparameters={"learning_rate": 1.0})
-        before = clone.flat_weights()
-
-        with pytest.raises(Diverged, match=r"Pretraining Loss exploded from 0\.\d+ to"):
-            clone.iterate(50)
-
-        np.testing.assert_array_equal(clone.flat_weights(), before)
-        assert clone.version == 0
-
-    def test_a_large_loss_is_no_explosion_if_it_begins_so(self) -> None:
-        clone = make_clone(lesson(make_spec(vector(2), continuous=1)))
-        clone.imitator.demonstrations.transitions.continuous.fill_(1e4)
-
-        assert clone.iterate(20)[LOSS] == pytest.approx(1e8, rel=0.01)
 
     def test_after_iterations_were_taken_back_other_minibatches_are_met(self) -> None:
         clone = make_clone(lesson(make_spec(vector(2), branches=(2,))))  # 8 minibatches of 32

@@ -140,9 +140,7 @@ def test_the_return_sums_the_rewards_of_real_steps() -> None:
 # What is drawn -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ending", "bootstraps"), [(SegmentEnd.TERMINATED, 0.0), (SegmentEnd.TRUNCATED, 1.0), (SegmentEnd.CUT, 1.0)]
-)
+@pytest.mark.parametrize(("ending", "bootstraps"), [(SegmentEnd.TERMINATED, 0.0), (SegmentEnd.TRUNCATED, 1.0)])
 def test_steps_look_ahead_until_their_episode_ends(ending: SegmentEnd, bootstraps: float) -> None:
     dqn = make_dqn(n_step=3, batch_size=64)
     dqn.store(one_episode([1.0, 2.0, 4.0, 8.0], ending))
@@ -205,16 +203,6 @@ def test_priorities_draw_steps_by_their_errors_and_weights_make_up_for_it() -> N
     assert batch.weights.tolist() == pytest.approx([1 / 4, *[math.sqrt(1 / 3) / 4] * 3], rel=1e-5)
 
 
-def test_importance_weights_make_up_fully_in_the_end() -> None:
-    dqn = make_dqn(prioritized=True, priority_exponent=1.0, importance_exponent=0.5, batch_size=4, max_steps=100)
-    dqn.store(one_episode([0.0, 0.0], SegmentEnd.TERMINATED))
-    assert dqn.priorities is not None
-    dqn.priorities.update(np.array([0, 1]), np.array([1.0, 3.0], np.float32))
-    dqn.experience.step = 100
-
-    assert dqn.batch().weights.tolist() == pytest.approx([1 / 4, *[1 / 12] * 3], rel=1e-5)
-
-
 def test_a_gradient_step_sets_the_priorities_of_what_it_drew() -> None:
     dqn = make_dqn(prioritized=True, priority_exponent=1.0, batch_size=8)
     fix_q(dqn, [0.5, 2.0, 3.0], [0.0, 0.0, 4.0])
@@ -256,31 +244,6 @@ def test_epsilon_follows_its_schedule_and_is_published_with_the_weights() -> Non
 
     # 0.8 of the way from 0.9 down to 0.1: a quarter, a half, all of it
     assert published == pytest.approx([0.9, 0.7, 0.5, 0.1])
-
-
-@pytest.mark.parametrize("signals", [None, TWO_SIGNALS], ids=["plain", "with-curiosity"])
-@pytest.mark.parametrize("hyper", [{}, ALL], ids=["plain", "all"])
-def test_equal_seeds_learn_alike_and_a_resumed_learner_goes_on_with_the_same_bits(
-    hyper: dict[str, Any], signals: dict[str, Any] | None
-) -> None:
-    spec = make_spec(observations=(3, 2), branches=(3, 2))
-    config = make_dqn_config(signals=signals, save_replay_buffer=True, **hyper)
-    rounds = [
-        random_round(spec, np.random.default_rng(number), episodes=[number] * 3, masked=True) for number in range(6)
-    ]
-    whole, twin, resumed = (make_dqn(spec, config, seed=seed) for seed in (1, 1, 2))
-
-    for number, rollout in enumerate(rounds):
-        whole.update(rollout, 16 * (number + 1))
-        twin.update(rollout, 16 * (number + 1))
-        if number == 2:
-            resumed.load_state_dict(whole.state_dict())
-            np.testing.assert_array_equal(resumed.flat_weights(), whole.flat_weights())
-        elif number > 2:
-            resumed.update(rollout, 16 * (number + 1))
-
-    assert equal_states(whole.state_dict(), twin.state_dict())
-    assert equal_states(whole.state_dict(), resumed.state_dict())
 
 
 def test_without_a_saved_buffer_a_resumed_learner_waits_for_steps() -> None:

@@ -120,13 +120,3 @@ def test_an_agent_without_a_step_in_a_round_remembers_still() -> None:
     following = rollout_of([(0, 1, 0, 1), (0, 2, 0, 1), (0, 3, 0, 2)], [1, 1, 1], 2)
 
     assert memories.before(following)[:, 0].tolist() == [1.0, 2.0, 4.0]
-
-
-def test_memories_survive_a_checkpoint() -> None:
-    memories, restored = CriticMemories(2, CPU), CriticMemories(2, CPU)
-    memories.keep(rollout_of([(0, 1, 0, 0), (3, 2, 5, 3)], [2, 3], 1), torch.randn(2, 2))
-    following = rollout_of([(3, 2, 5, 4), (0, 1, 0, 1)], [1, 1], 2)
-
-    restored.load_state_dict(memories.state_dict())
-
-    assert torch.equal(restored.before(following), memories.before(following))

@@ -47,14 +47,9 @@ def filled(spec: BehaviorSpec, *, memory_size: int = 0, masked: bool = False, **
     return sac
 
 
-@pytest.mark.parametrize("signals", [None, TWO_SIGNALS], ids=["one-signal", "two-signals"])
-@pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
-@pytest.mark.parametrize(("continuous", "branches"), SPACES)
-def test_gradient_by_hand_is_that_of_the_losses(
-    continuous: int, branches: tuple[int, ...], masked: bool, signals: dict[str, Any] | None
-) -> None:
-    spec = make_spec(observations=(3, 2), continuous=continuous, branches=branches)
-    sac = filled(spec, masked=masked, network={"normalize": True}, signals=signals)
+def test_gradient_by_hand_is_that_of_the_losses() -> None:
+    spec = make_spec(observations=(3, 2), continuous=2, branches=(3, 2))
+    sac = filled(spec, masked=True, network={"normalize": True}, signals=TWO_SIGNALS)
     assert isinstance(sac.model.critics, StackedCritics)
     batch, noise = next_batch(sac)
 
@@ -68,10 +63,10 @@ def test_gradient_by_hand_is_that_of_the_losses(
 
 @pytest.mark.parametrize(
     ("observations", "network", "memory_size"),
-    [((3,), MEMORY, 8), ((3, (1, 20, 20)), {}, 0), ((3, (4, 5)), {}, 0), ((3, (1, 20, 20)), MEMORY, 8)],
-    ids=["memory", "picture", "entities", "picture-and-memory"],
+    [((3, (4, 5)), {}, 0), ((3, (1, 20, 20)), MEMORY, 8)],
+    ids=["entities", "picture-and-memory"],
 )
-@pytest.mark.parametrize(("continuous", "branches"), [SPACES[0], SPACES[2], SPACES[3]])
+@pytest.mark.parametrize(("continuous", "branches"), [SPACES[0], SPACES[3]])
 def test_automatic_gradient_is_that_of_the_losses(
     continuous: int,
     branches: tuple[int, ...],

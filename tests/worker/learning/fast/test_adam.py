@@ -48,19 +48,6 @@ def test_groups_descend_at_their_own_rates_as_torchs_adam(rates: tuple[float, fl
     torch.testing.assert_close(norm, torch.cat([gradient.reshape(-1) for gradient in gradients]).norm())
 
 
-def test_one_rate_is_for_all_groups() -> None:
-    one, two = make_layers(), make_layers()
-    single = FlatAdam(named(one[0], "first") + named(one[1], "second"))
-    double = FlatAdam(named(two[0], "first"), named(two[1], "second"))
-    for layers, optimizer in ((one, single), (two, double)):
-        for _ in range(3):
-            optimizer.zero_gradient()
-            loss_of(layers).backward()
-            optimizer.step(1e-2)
-
-    assert torch.equal(one[1].weight, two[1].weight)
-
-
 def test_gradients_are_clipped_by_the_length_of_all_groups() -> None:
     layers = make_layers()
     optimizer = FlatAdam(named(layers[0], "first"), named(layers[1], "second"))

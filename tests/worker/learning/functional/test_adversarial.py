@@ -40,10 +40,6 @@ def test_reward_has_a_largest_value_and_never_overflows() -> None:
     assert rewards.tolist() == pytest.approx([16.118, 16.118, 0.0], abs=1e-3)  # -ln(1e-7) = 16.118
 
 
-def test_loss_is_two_logarithms_of_two_where_nothing_can_be_told() -> None:
-    assert float(discriminator_loss(torch.zeros(3), torch.zeros(5))) == pytest.approx(2 * math.log(2))
-
-
 def test_loss_is_cross_entropy() -> None:
     # Expert judged 0.9 and 0.6: -(ln 0.9 + ln 0.6) / 2 = 0.3081; policy 0.2: -ln 0.8 = 0.2231.
     expert = torch.tensor([logit(0.9), logit(0.6)])
@@ -92,14 +88,6 @@ def test_information_is_the_divergence_of_expert_plus_policy() -> None:
     information = bottleneck_information(expert, policy, sigma)
 
     torch.testing.assert_close(information, divergence(expert) + divergence(policy))
-
-
-def test_information_equals_ml_agents_formula() -> None:
-    sigma, expert, policy = torch.rand(4) + 0.1, torch.randn(7, 4), torch.randn(7, 4)
-
-    inner = 1 + (sigma**2).log() - 0.5 * expert**2 - 0.5 * policy**2 - sigma**2
-
-    torch.testing.assert_close(bottleneck_information(expert, policy, sigma), (-inner.sum(1)).mean())
 
 
 def test_beta_follows_the_bound_and_never_pays_for_information() -> None:

@@ -176,66 +176,6 @@ def test_importance_makes_returns_those_of_vtraces_definition(
     torch.testing.assert_close(result, torch.stack(expected))
 
 
-@given(ragged())
-def test_lambda_zero_is_the_temporal_difference(data: dict[str, Tensor]) -> None:
-    expected = [
-        rewards + GAMMA * torch.cat([values[1:], behind.unsqueeze(0)]) - values
-        for rewards, values, behind in per_segment(data)
-    ]
-
-    torch.testing.assert_close(gae(data, GAMMA, 0.0), torch.cat(expected))
-
-
-@given(ragged())
-def test_lambda_one_is_monte_carlo(data: dict[str, Tensor]) -> None:
-    expected = []
-    for rewards, values, behind in per_segment(data):
-        total, returns = behind, []
-        for reward in reversed(rewards):
-            total = reward + GAMMA * total
-            returns.append(total)
-        expected.append(torch.stack(returns[::-1]) - values)
-
-    torch.testing.assert_close(gae(data, GAMMA, 1.0), torch.cat(expected))
-
-
-@given(ragged(), st.floats(-5, 5), st.floats(0, 1))
-def test_shifting_rewards_of_an_endless_task_shifts_returns(
-    data: dict[str, Tensor], shift: float, lambd: float
-) -> None:
-    data["terminated"] = torch.zeros_like(data["terminated"])
-    by = shift / (1.0 - GAMMA)  # what a constant reward is worth for ever
-    shifted = {
-        **data,
-        "rewards": data["rewards"] + shift,
-        "values": data["values"] + by,
-        "bootstrap": data["bootstrap"] + by,
-    }
-
-    returns = gae(data, GAMMA, lambd) + data["values"]
-    shifted_returns = gae(shifted, GAMMA, lambd) + shifted["values"]
-
-    torch.testing.assert_close(shifted_returns, returns + by)
-
-
-@given(ragged(), st.randoms(use_true_random=False))
-def test_order_of_segments_does_not_matter(data: dict[str, Tensor], random: object) -> None:
-    order = torch.randperm(len(data["lengths"]), generator=torch.Generator().manual_seed(hash(random) % 2**31))
-    lengths = data["lengths"].tolist()
-
-    def reordered(column: Tensor) -> Tensor:
-        parts = column.split(lengths)
-        return torch.cat([parts[index] for index in order])
-
-    permuted = {
-        "rewards": reordered(data["rewards"]),
-        "values": reordered(data["values"]),
-        **{name: data[name][order] for name in ("bootstrap", "lengths", "terminated")},
-    }
-
-    torch.testing.assert_close(gae(permuted, GAMMA, 0.95), reordered(gae(data, GAMMA, 0.95)))
-
-
 @settings(max_examples=examples(20))
 @given(st.integers(1, 300))
 def test_any_length_is_summed_whole(length: int) -> None:
@@ -243,20 +183,6 @@ def test_any_length_is_summed_whole(length: int) -> None:
     result = advantages([1.0] * length, [0.0] * length, [7.0], [length], [True], gamma=1.0, lambd=1.0)
 
     assert result == [float(length - step) for step in range(length)]
-
-
-@given(ragged())
-def test_signals_side_by_side_equal_each_signal_alone(data: dict[str, Tensor]) -> None:
-    signals = data["values"].shape[1]
-    gamma = torch.linspace(0.5, 0.99, signals, dtype=torch.float64)
-    data["terminated"] = data["terminated"] & (torch.arange(signals) % 2 == 0)
-    together = generalized_advantages(**data, gamma=gamma, lambd=0.9)
-
-    for signal in range(signals):
-        column = slice(signal, signal + 1)
-        own = {key: data[key][:, column] for key in ("rewards", "values", "bootstrap", "terminated")}
-        alone = generalized_advantages(**{**data, **own}, gamma=gamma[column], lambd=0.9)
-        torch.testing.assert_close(together[:, column], alone)
 
 
 def test_normalized_has_mean_zero_and_deviation_one() -> None:

@@ -60,24 +60,6 @@ def test_a_critic_remembers_what_it_saw_before() -> None:
     torch.testing.assert_close(last, after)
 
 
-def test_adam_over_one_vector_equals_torchs() -> None:
-    ours, theirs = make_model(2, (3,)), make_model(2, (3,))
-    flat = FlatAdam(ours.named_parameters())
-    reference = torch.optim.Adam([parameter for _, parameter in theirs.named_parameters()], lr=0.01)
-
-    for step in range(3):
-        generator = torch.Generator().manual_seed(step)
-        for (_, mine), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
-            other.grad = torch.randn(other.shape, generator=generator)
-            assert mine.grad is not None
-            mine.grad.copy_(other.grad)
-        flat.step(0.01)
-        reference.step()
-
-    for (_, mine), (_, other) in zip(ours.named_parameters(), theirs.named_parameters(), strict=True):
-        torch.testing.assert_close(mine, other)
-
-
 def test_a_restored_snapshot_is_bit_equal() -> None:
     model = make_model(2, ())
     optimizer = FlatAdam(model.named_parameters())
@@ -105,19 +87,3 @@ def test_weights_start_as_in_ml_agents() -> None:
     assert float(critic.heads.weight.abs().max()) == pytest.approx((6 / 514) ** 0.5, rel=0.02)
     assert not any(parameter.any() for name, parameter in model.named_parameters() if name.endswith("bias"))
     assert not actor.log_sigma.any()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_equal_seeds_build_equal_networks_without_the_global_generator(name: str) -> None:
-    kind, state = KINDS[name], torch.random.get_rng_state()
-
-    one, two, other = (
-        ActorCritic(
-            kind.spec, kind.network, signals=2, shared_critic=False, generator=torch.Generator().manual_seed(seed)
-        )
-        for seed in (1, 1, 2)
-    )
-
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    assert torch.equal(torch.random.get_rng_state(), state)

@@ -131,7 +131,3 @@ def test_actions_are_those_of_the_environment() -> None:
 
     choice = torch.nn.functional.cross_entropy(acted[:, 1:], torch.zeros(4, dtype=torch.int64), reduction="none")
     torch.testing.assert_close(inverse, (acted[:, 0] - 0.5).square() + choice)
-
-
-def test_returns_go_on_beyond_termination() -> None:
-    assert make_curiosity().ignores_termination

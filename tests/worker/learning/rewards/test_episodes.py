@@ -69,15 +69,6 @@ def test_an_episode_that_never_ended_does_not_count_into_the_next_one() -> None:
     assert earn(returns, [(1, 4, 3, TERMINATED)], [2.0]) == [2.0]
 
 
-def test_sums_survive_a_checkpoint() -> None:
-    returns, restored = EpisodeReturns(1), EpisodeReturns(1)
-    earn(returns, [(1, 0, 0, CUT), (2, 3, 0, CUT)], [1.0, 2.0])
-
-    restored.load_state_dict(returns.state_dict())
-
-    assert earn(restored, [(1, 0, 1, TERMINATED), (2, 3, 1, TERMINATED)], [10.0, 20.0]) == [11.0, 22.0]
-
-
 def test_the_longest_silent_agent_is_forgotten_first(monkeypatch: Any) -> None:
     monkeypatch.setattr("worker.learning.rewards.episodes.MOST_AGENTS", 2)
     returns = EpisodeReturns(1)

@@ -13,7 +13,6 @@ from tests.worker.learning.rewards.steps import CPU, Expert, normals, random_tra
 from tests.worker.rollouts import make_spec
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import shard
-from worker.learning.functional.returns import generalized_advantages
 from worker.learning.rewards.gail import BOTTLENECK, GAILReward
 
 SPEC = make_spec(observations=(2,), continuous=1)
@@ -182,19 +181,6 @@ def test_rewards_pass_the_bottleneck_without_noise() -> None:
     assert gail.network.sigma.shape == (BOTTLENECK,)
 
 
-def test_metrics_have_ml_agents_names() -> None:
-    steps = gaussian_steps(1.0, seed=1)
-    plain = {
-        "Losses/GAIL Loss",
-        "Policy/GAIL Policy Estimate",
-        "Policy/GAIL Expert Estimate",
-        "Policy/GAIL Grad Mag Loss",
-    }
-
-    assert set(make_gail(steps).update(steps)) == plain
-    assert set(make_gail(steps, use_vail=True).update(steps)) == plain | {"Policy/GAIL Beta", "Losses/GAIL KL Loss"}
-
-
 def test_what_a_gpu_saved_goes_on_on_a_cpu() -> None:
     def resumed(offset: int) -> dict[str, float]:
         gail = make_gail(gaussian_steps(1.0, seed=1), use_vail=True)
@@ -225,37 +211,6 @@ def test_statistics_are_the_experts() -> None:
         gail.update(gaussian_steps(-4.0, seed=seed))
 
     assert normalizer.mean.tolist() == pytest.approx([4.0, 4.0], abs=0.2)
-
-
-@pytest.mark.parametrize("ignore_done", [False, True])
-def test_a_constant_reward_makes_survival_worth_something_only_where_termination_ends_returns(
-    ignore_done: bool,
-) -> None:
-    gail = make_gail(gaussian_steps(1.0, seed=1), ignore_done=ignore_done)
-    reward, gamma, steps = 0.7, 0.99, 101
-    always = reward / (1 - gamma)  # 70: what a policy is worth that is paid 0.7 for ever
-    values = torch.full((steps, 1), always)
-
-    advantages = generalized_advantages(
-        torch.full((steps, 1), reward),
-        values,
-        torch.full((1, 1), always),
-        torch.tensor([steps]),
-        torch.tensor([[not gail.ignores_termination]]),
-        gamma=torch.tensor([gamma]),
-        lambd=1.0,
-    )
-
-    returns = (advantages + values)[:, 0]
-    if ignore_done:
-        assert returns.tolist() == pytest.approx([always] * steps, rel=1e-3)
-    else:
-        assert float(returns[-1]) == pytest.approx(0.7, rel=1e-3)
-        assert float(returns[0]) == pytest.approx(always * (1 - gamma**steps), rel=1e-3)  # 44.6
-
-
-def test_termination_ends_its_returns_by_default_as_in_ml_agents() -> None:
-    assert not make_gail(gaussian_steps(1.0, seed=1)).ignores_termination
 
 
 def test_what_ignore_done_changes_is_no_part_of_the_state() -> None:

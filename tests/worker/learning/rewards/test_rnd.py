@@ -90,7 +90,3 @@ def test_many_steps_are_evaluated_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(type(rnd.network.target), "rows_at_once", 7)
 
     torch.testing.assert_close(rnd.evaluate(steps), whole)
-
-
-def test_returns_go_on_beyond_termination() -> None:
-    assert make_rnd().ignores_termination
