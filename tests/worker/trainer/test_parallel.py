@@ -157,7 +157,9 @@ def test_the_result_of_sac_is_that_of_one_process_with_the_doubled_batch(
         assert measured[-1][name] == pytest.approx(expected[-1][name], rel=1e-3), name
 
 
-@pytest.mark.parametrize("network", [{}, MEMORY], ids=["steps", "sequences"])
+@pytest.mark.parametrize(
+    "network", [pytest.param({}, id="steps", marks=pytest.mark.long), pytest.param(MEMORY, id="sequences")]
+)
 @pytest.mark.parametrize("trainer", [PPOConfig, pytest.param(POCAConfig, marks=pytest.mark.long)])
 def test_reward_signals_learn_from_shares_what_one_process_learns_from_all_rows(
     group: Group, tmp_path: Path, trainer: type[PPOConfig] | type[POCAConfig], network: dict[str, Any]

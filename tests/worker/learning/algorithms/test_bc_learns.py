@@ -58,7 +58,7 @@ def test_the_walk_is_learnt_within_500_steps(trainer: str, discrete: bool, tmp_p
     assert last_returns(tmp_path, trainer, cloning=True, discrete=discrete) >= BAR
 
 
-@pytest.mark.long  # in `make test` pictures are imitated in test_bc.py
+@pytest.mark.long  # in `make test` pictures are imitated in tests.worker.test_variants
 @pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
 def test_it_is_learnt_from_pictures_too(discrete: bool, tmp_path: Path) -> None:
     assert last_returns(tmp_path, "ppo", cloning=True, discrete=discrete, picture=True) >= BAR

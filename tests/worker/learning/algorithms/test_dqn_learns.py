@@ -43,7 +43,13 @@ def test_reaches_the_best_reward(toy: OneStepToy, best: float, hyper: dict[str, 
     assert np.mean(means[-25:]) > best - 0.12
 
 
-@pytest.mark.parametrize("hyper", [{}, {"dueling": True, "prioritized": True}], ids=["plain", "all"])
+@pytest.mark.parametrize(
+    "hyper",
+    [
+        pytest.param({}, id="plain", marks=pytest.mark.long),
+        pytest.param({"dueling": True, "prioritized": True}, id="all"),
+    ],
+)
 def test_values_of_a_chain_are_those_of_the_best_choices(hyper: dict[str, Any]) -> None:
     # Four steps; choice 1 pays 1 at the last of them, choice 0 nothing, and nothing else pays. gamma is 0.5.
     dqn = make_dqn(

@@ -225,7 +225,9 @@ def test_an_update_that_diverged_forgets_nothing() -> None:
     assert torch.equal(before["values"], after["values"])
 
 
-@pytest.mark.parametrize(("memory", "shared_critic"), [(None, False), (CUE, False), (CUE, True)])
+@pytest.mark.parametrize(
+    ("memory", "shared_critic"), [(None, False), pytest.param(CUE, False, marks=pytest.mark.long), (CUE, True)]
+)
 def test_a_cue_is_remembered_with_a_memory_only(memory: dict[str, int] | None, shared_critic: bool) -> None:
     game = Recall(agents=32)
     network = {"hidden_units": 16, "num_layers": 1, "memory": memory}

@@ -49,7 +49,7 @@ def learn(toy: OneStepToy, sac: SAC, *, updates: int) -> list[float]:
 @pytest.mark.parametrize(
     ("toy", "updates", "best", "margin"),
     [
-        pytest.param(Bandit(), 200, 0.8, 0.1, id="bandit"),
+        pytest.param(Bandit(), 200, 0.8, 0.1, id="bandit", marks=pytest.mark.long),
         pytest.param(TwoBranches(), 150, 1.0, 0.1, id="two-branches-with-masks"),
         pytest.param(Target(columns=3), 300, 0.0, 0.05, id="three-continuous-targets"),
         pytest.param(Both(), 250, 1.0, 0.15, id="hybrid", marks=pytest.mark.long),
