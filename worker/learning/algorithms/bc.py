@@ -38,7 +38,6 @@ Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps
 `worker.learning.functional`.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -225,11 +224,15 @@ class BehavioralCloning:
         """
         if self.is_over(step):
             return {}
-        rate, losses = self._schedule.at(step), []
+        imitator, rate, losses = self.imitator, self._schedule.at(step), []
+        limit = self._samples // imitator.length if self._samples else imitator.sequences
+        taken = max(min(imitator.sequences, limit), 1)
+        size = min(imitator.size, taken)
         with self._state.undone_if_diverged():
-            for chosen in self._minibatches():
-                losses.append(self.imitator.learn(chosen, rate))
-            return {LOSS: self.imitator.conclude(losses, chosen)}
+            for _ in range(self._epochs):
+                for chosen in torch.split(imitator.shuffled()[: taken // size * size], size):
+                    losses.append(imitator.learn(chosen, rate))
+            return {LOSS: imitator.conclude(losses, chosen)}
 
     def learn(self, step: int) -> Float[Tensor, ""] | None:
         """Take the gradient steps that belong to one of SAC's; return their mean loss, None once it is over.
@@ -253,14 +256,6 @@ class BehavioralCloning:
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken."""
         self._state.load_state_dict(state)
-
-    def _minibatches(self) -> Iterator[Tensor]:
-        imitator = self.imitator
-        limit = self._samples // imitator.length if self._samples else imitator.sequences
-        taken = max(min(imitator.sequences, limit), 1)
-        size = min(imitator.size, taken)
-        for _ in range(self._epochs):
-            yield from torch.split(imitator.shuffled()[: taken // size * size], size)
 
 
 def cloning_of(
