@@ -137,14 +137,13 @@ class CheckpointRepository(Repository):
 
     def newest(self, run_id: str, *, without: Collection[str] = ()) -> Checkpoint | None:
         """Return the checkpoint to resume from, which is none of `without`, or None."""
-        query = self._good(run_id).where(Checkpoint.id.not_in(without))
-        order = (Checkpoint.attempt.desc(), Checkpoint.step.desc(), Checkpoint.created_at.desc(), Checkpoint.id.desc())
-        return self._session.scalars(query.order_by(*order).limit(1)).one_or_none()
+        query = newest_of(run_id).where(Checkpoint.id.not_in(without))
+        return self._session.scalars(query).one_or_none()
 
     def best(self, run_id: str) -> Checkpoint | None:
         """Return the checkpoint with the highest score, the newest of several; None if none has one."""
         order = (Checkpoint.score.desc(), Checkpoint.attempt.desc(), Checkpoint.step.desc(), Checkpoint.id.desc())
-        query = self._good(run_id).where(Checkpoint.score.is_not(None)).order_by(*order).limit(1)
+        query = _good(run_id, Checkpoint).where(Checkpoint.score.is_not(None)).order_by(*order).limit(1)
         return self._session.scalars(query).one_or_none()
 
     def runs_of(self, checkpoint_ids: Collection[str]) -> dict[str, str]:
@@ -197,10 +196,15 @@ class CheckpointRepository(Repository):
         checkpoint.damaged_at, checkpoint.damage = checkpoint.damaged_at or now(), storable(damage, 2000)
         self._session.flush()
 
-    def _good(self, run_id: str) -> Select[Checkpoint]:
-        return select(Checkpoint).where(
-            Checkpoint.run_id == run_id, Checkpoint.deleted_at.is_(None), Checkpoint.damaged_at.is_(None)
-        )
+
+def newest_of(run_id: Any, table: type[Checkpoint] = Checkpoint) -> Select[Checkpoint]:
+    """Select the checkpoint from which a run is resumed, if it has one; `table` may be an alias."""
+    order = (table.attempt.desc(), table.step.desc(), table.created_at.desc(), table.id.desc())
+    return _good(run_id, table).order_by(*order).limit(1)
+
+
+def _good(run_id: Any, table: type[Checkpoint]) -> Select[Checkpoint]:
+    return select(table).where(table.run_id == run_id, table.deleted_at.is_(None), table.damaged_at.is_(None))
 
 
 _UPLOADED_ONLY: Final = "None was uploaded under this id; name the run, too, if it is a run's (`--run`)."

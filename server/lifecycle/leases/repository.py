@@ -3,6 +3,7 @@
 The lease of a live attempt is a row of `leases`, evaluated by the database's clock alone.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from ludus.schemas.states import RunState, StopReason
@@ -25,7 +27,7 @@ from server.checkpoints.models import Checkpoint
 from server.checkpoints.repository import CheckpointRequestRepository
 from server.kit.db.base import Timestamp
 from server.kit.db.clock import later, now
-from server.kit.db.repository import Repository, upsert
+from server.kit.db.repository import Repository
 from server.kit.db.texts import storable
 from server.kit.states import EVENT_OF, LEASED, Intent
 from server.runs.diagnosis import TimeSpent
@@ -65,18 +67,8 @@ class LeaseRepository(Repository):
 
     def grant(self, run_id: str, attempt: int, worker_id: str, seconds: float, step: int) -> None:
         """Give the lease of a locked run to a new attempt."""
-        values: dict[str, Any] = {
-            "run_id": run_id,
-            "attempt": attempt,
-            "worker_id": worker_id,
-            "expires_at": now() + seconds,
-            "renewed_at": now(),
-            "step": step,
-            "step_at": now(),
-            "time_spent": None,
-        }
-        insert = upsert(self._session, Lease).values(values)
-        self._session.execute(insert.on_conflict_do_update(index_elements=[Lease.run_id], set_=values))
+        values = {"run_id": run_id, "attempt": attempt, "worker_id": worker_id, "seconds": seconds, "step": step}
+        self._session.execute(_GRANTED[self._session.get_bind().dialect.name], values)
 
     def renew(
         self, run_id: str, attempt: int, seconds: float, step: int, time_spent: TimeSpent | None
@@ -121,6 +113,14 @@ class LeaseRepository(Repository):
         return end_without_result(self._session, run, "lease_expired", detail, restart_budget, counts=True)
 
 
+def _granted(insert: Callable[[type[Lease]], sqlite.Insert | postgresql.Insert]) -> sqlite.Insert | postgresql.Insert:
+    lease = insert(Lease).values(
+        expires_at=now() + bindparam("seconds", type_=Double()), renewed_at=now(), step_at=now(), time_spent=None
+    )
+    return lease.on_conflict_do_update(index_elements=["run_id"], set_=dict(lease.excluded))
+
+
+_GRANTED: Final = {"sqlite": _granted(sqlite.insert), "postgresql": _granted(postgresql.insert)}
 _OF_RUN: Final = bindparam("of_run", type_=Lease.run_id.type)
 _OF_ATTEMPT: Final = bindparam("of_attempt", type_=Lease.attempt.type)
 _STEP: Final = bindparam("new_step", type_=Lease.step.type)

@@ -253,15 +253,16 @@ def _insert(session: Session, run_id: str, seq: int, attempt: int | None, note: 
     """Insert an event. One that a request caused says `by` whom: the name of its principal."""
     actor = actor_of(session)
     by = {} if actor is None else {"by": actor}
-    session.execute(
-        insert(Event).values(
-            run_id=run_id,
-            seq=seq,
-            at=now(),
-            attempt=attempt or None,
-            type=note.type,
-            level=note.level,
-            message=storable(note.message),
-            data=storable_json({**note.data, **by}),
-        )
-    )
+    event = {
+        "run_id": run_id,
+        "seq": seq,
+        "attempt": attempt or None,
+        "type": note.type,
+        "level": note.level,
+        "message": storable(note.message),
+        "data": storable_json({**note.data, **by}),
+    }
+    session.execute(_INSERTED, event)
+
+
+_INSERTED = insert(Event).values(at=now())

@@ -127,11 +127,9 @@ class Waiting:
     """Whether it could train at once: a game waits for it, or it needs none."""
 
     @property
-    def group(self) -> tuple[str, str, str, str, int, bool]:
-        """Account, demand, priority, and whether only runs that are ready are meant. Else, runs of one group differ in
-        nothing but the time for which they have waited.
-        """
-        return (*self.account, self.demand, self.priority, self.ready)
+    def group(self) -> Mapping[str, str | int]:
+        """Account, demand and priority. Runs that are equal in them differ in nothing but how long they have waited."""
+        return {**self.account._asdict(), "demand": self.demand, "priority": self.priority}
 
 
 def in_order(

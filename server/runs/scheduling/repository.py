@@ -11,6 +11,7 @@ from sqlalchemy import (
     Integer,
     Select,
     String,
+    bindparam,
     case,
     cast,
     func,
@@ -36,7 +37,10 @@ CLAIM_LOCK = 0x6C756475_73000001
 """PostgreSQL's advisory lock of claims ("ludus", 1)."""
 IDLE_SECONDS = 5
 """A claim whose worker freezes in the middle is rolled back by PostgreSQL after so long."""
-_IDLE = func.set_config("idle_in_transaction_session_timeout", f"{IDLE_SECONDS}s", True)
+_LOCK = select(
+    func.set_config("idle_in_transaction_session_timeout", f"{IDLE_SECONDS}s", True),
+    func.pg_advisory_xact_lock(CLAIM_LOCK),
+)
 
 
 class OldestRun(NamedTuple):
@@ -69,8 +73,7 @@ class WaitingRuns(Repository):
         SQLite admits one writer at a time anyway.
         """
         if self._session.get_bind().dialect.name == "postgresql":
-            lock = select(_IDLE, func.pg_advisory_xact_lock(CLAIM_LOCK))
-            self._session.execute(lock, execution_options={UNREAD: True})
+            self._session.execute(_LOCK, execution_options={UNREAD: True})
 
     def look(self, statement: CompoundSelect[Any], worker_id: str) -> Look:
         """Return all that a slot needs to know to choose a run: `statement` is that of `look_at`."""
@@ -142,21 +145,6 @@ class WaitingRuns(Repository):
     def lock(self, run_id: str) -> Run | None:
         """Return a waiting run, locked until the commit; None if it no longer waits, or is locked by another."""
         return self._locked(select(Run).where(Run.id == run_id, text(CLAIMABLE_SQL)), skip_locked=True)
-
-    def take(self, head: Waiting) -> tuple[Run, float] | None:
-        """Return the oldest run of a head's group that no other transaction has locked, and since when it waits: since
-        it was queued, or since the last heartbeat of an attempt after that. It is locked until the commit.
-        """
-        newest = (Attempt.run_id == Run.id, Attempt.number == Run.attempt)
-        last_beat = select(Attempt.heartbeat_at).where(*newest).scalar_subquery()
-        since = later(func.coalesce(Run.queued_at, now()), func.coalesce(last_beat, 0.0))
-        same = (column == value for column, value in zip(_GROUP, head.group[:-1], strict=True))
-        query = select(Run, since).where(text(f"runs.{WAITING_SQL}"), *same)
-        if head.ready:
-            query = query.where(_IS_READY)
-        first = query.order_by(Run.queued_at, Run.id).limit(1).with_for_update(of=Run, skip_locked=True)
-        row = self._session.execute(first, execution_options={"populate_existing": True}).one_or_none()
-        return None if row is None else (row[0], row[1])
 
     def uninformed(
         self, account: Account, demand: str, why: Obstacle, *, since_seconds: float, limit: int = 100
@@ -242,3 +230,19 @@ def look_at(barred: ColumnElement[bool]) -> CompoundSelect[Any]:
         _RUNNING.with_only_columns(literal(_TRAINS), no_text, *_ACCOUNT, no_text, no_number, no_time, func.count()),
         select(literal(_MOMENT), *[no_text] * 5, no_number, now(), case((barred, 1), else_=0)),
     )
+
+
+def first_of_group(*, ready: bool) -> Select[Run]:
+    """Build the statement for the oldest run of a group that no other transaction has locked; it is locked until the
+    commit. `ready`: of those that are ready to train. The parameters are those of `Waiting.group`.
+    """
+    same = (column == bindparam(column.key) for column in _GROUP)
+    query = select(Run).where(text(f"runs.{WAITING_SQL}"), *same)
+    if ready:
+        query = query.where(_IS_READY)
+    return query.order_by(Run.queued_at, Run.id).limit(1).with_for_update(of=Run, skip_locked=True)
+
+
+_LAST_BEAT = select(Attempt.heartbeat_at).where(Attempt.run_id == Run.id, Attempt.number == Run.attempt)
+SINCE = later(func.coalesce(Run.queued_at, now()), func.coalesce(_LAST_BEAT.scalar_subquery(), 0.0))
+"""Since when a run waits: since it was queued, or since the last heartbeat of an attempt after that."""

@@ -164,7 +164,7 @@ def test_a_transaction_of_one_statement_is_one_message_whether_it_reads_or_write
 @postgresql
 @pytest.mark.parametrize("recovers", [False, True])
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_claim_keeps_the_lock_of_all_claims_for_four_messages(one: Database, recovers: bool, gpus: int) -> None:
+def test_a_claim_keeps_the_lock_of_all_claims_for_three_messages(one: Database, recovers: bool, gpus: int) -> None:
     make_run(one)
     if recovers:
         first = AttemptLedger(one, make_claim(one))
@@ -177,8 +177,8 @@ def test_a_claim_keeps_the_lock_of_all_claims_for_four_messages(one: Database, r
     assert claim is not None
     assert (claim.resume is not None) is recovers
     (locked,) = (place for place, message in enumerate(sent) if "pg_advisory_xact_lock" in message)
-    assert len(sent[locked + 1 :]) == 4 + gpus, "one with GPUs looks with the lock whether another one is idle"
-    assert len(sent) == 7 + gpus, sent
+    assert len(sent[locked + 1 :]) == 2 + gpus, "one with GPUs looks with the lock whether another one is idle"
+    assert len(sent) == 4 + 2 * gpus, sent
 
 
 @postgresql
