@@ -8,7 +8,10 @@ from typing import Any
 from sqlalchemy import (
     BindParameter,
     ColumnElement,
+    Double,
     ScalarSelect,
+    Select,
+    bindparam,
     delete,
     exists,
     func,
@@ -137,30 +140,10 @@ class WorkerRepository(Repository):
         Looks kind after kind up in the index `ix_workers_kind` (a "loose index scan"): the cost is that of the kinds,
         and of cordoned slots, however many slots there are.
         """
-        listed = Worker.stopped_at.is_(None)
-        kinds = select(func.min(Worker.kind).label("kind")).where(listed).cte("kinds", recursive=True)
-        following = select(func.min(Worker.kind)).where(listed, Worker.kind > kinds.c.kind).correlate(kinds)
-        kinds = kinds.union_all(select(following.scalar_subquery()).where(kinds.c.kind.is_not(None)))
-        slot = aliased(Worker)
-        since = select(now() - within_seconds).scalar_subquery()  # computed once: then an index can be asked
-
-        def first(column: Any, *conditions: ColumnElement[bool]) -> ScalarSelect[Any]:
-            """Select a column of the first slot of the kind; the order is the index's, which therefore is used."""
-            query = select(column).where(slot.kind == kinds.c.kind, slot.stopped_at.is_(None), *conditions)
-            return query.order_by(slot.run_id, slot.stored_heartbeat_at).limit(1).correlate(kinds).scalar_subquery()
-
-        free = (slot.id != worker_id, not_(slot.cordoned))
-        query = select(
-            first(slot.labels),
-            first(slot.resources),
-            first(slot.id, *free, slot.run_id.is_(None), slot.stored_heartbeat_at > since),
-            first(slot.id, *free, slot.run_id.is_not(None), slot.heartbeat_at > since),
-        )
+        rows = self._session.execute(_OTHERS, {"worker_id": worker_id, "seconds": within_seconds})
         return [
             Slot(Offer.of(labels, resources), idle)
-            for labels, resources, an_idle_one, a_busy_one in self._session.execute(
-                query.where(kinds.c.kind.is_not(None))
-            )
+            for labels, resources, an_idle_one, a_busy_one in rows
             for idle, slot_id in ((True, an_idle_one), (False, a_busy_one))
             if slot_id is not None
         ]
@@ -190,6 +173,33 @@ class WorkerRepository(Repository):
         for part in parts(forgotten):
             self._session.execute(delete(Cordon).where(Cordon.name.in_(part)))
         return len(forgotten)
+
+
+def _others() -> Select[Any, Any, Any, Any]:
+    listed = Worker.stopped_at.is_(None)
+    kinds = select(func.min(Worker.kind).label("kind")).where(listed).cte("kinds", recursive=True)
+    following = select(func.min(Worker.kind)).where(listed, Worker.kind > kinds.c.kind).correlate(kinds)
+    kinds = kinds.union_all(select(following.scalar_subquery()).where(kinds.c.kind.is_not(None)))
+    slot = aliased(Worker)
+    # Computed once: then an index can be asked.
+    since = select(now() - bindparam("seconds", type_=Double())).scalar_subquery()
+
+    def first(column: Any, *conditions: ColumnElement[bool]) -> ScalarSelect[Any]:
+        """Select a column of the first slot of the kind; the order is the index's, which therefore is used."""
+        query = select(column).where(slot.kind == kinds.c.kind, slot.stopped_at.is_(None), *conditions)
+        return query.order_by(slot.run_id, slot.stored_heartbeat_at).limit(1).correlate(kinds).scalar_subquery()
+
+    free = (slot.id != bindparam("worker_id"), not_(slot.cordoned))
+    return select(
+        first(slot.labels),
+        first(slot.resources),
+        first(slot.id, *free, slot.run_id.is_(None), slot.stored_heartbeat_at > since),
+        first(slot.id, *free, slot.run_id.is_not(None), slot.heartbeat_at > since),
+    ).where(kinds.c.kind.is_not(None))
+
+
+_OTHERS = _others()
+"""Made once: to put it together takes SQLAlchemy longer than the databases to answer it."""
 
 
 def is_cordoned(worker_id: BindParameter[str]) -> ColumnElement[bool]:

@@ -164,7 +164,7 @@ def test_a_transaction_of_one_statement_is_one_message_whether_it_reads_or_write
 @postgresql
 @pytest.mark.parametrize("recovers", [False, True])
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_a_claim_keeps_the_lock_of_all_claims_for_three_messages(one: Database, recovers: bool, gpus: int) -> None:
+def test_a_claim_keeps_the_lock_of_all_claims_for_two_messages(one: Database, recovers: bool, gpus: int) -> None:
     make_run(one)
     if recovers:
         first = AttemptLedger(one, make_claim(one))
