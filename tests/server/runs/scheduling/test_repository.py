@@ -230,8 +230,9 @@ def explain(
     with database.engine.connect() as connection:
 
         class Recorder:
-            def execute(self, statement: Any) -> list[Any]:
-                statements.append(str(statement.compile(connection, compile_kwargs={"literal_binds": True})))
+            def execute(self, statement: Any, parameters: dict[str, Any] | None = None) -> list[Any]:
+                bound = statement.params(parameters or {})
+                statements.append(str(bound.compile(connection, compile_kwargs={"literal_binds": True})))
                 return []
 
         look(Recorder())  # type: ignore[arg-type]
