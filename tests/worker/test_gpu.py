@@ -187,6 +187,7 @@ class Reads(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("trainer", ["ppo", "sac"])
 def test_more_gradient_steps_read_nothing_more_from_the_device(trainer: str, device: str) -> None:

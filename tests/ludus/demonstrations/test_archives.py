@@ -52,6 +52,7 @@ def test_an_entry_that_lies_about_its_size_takes_no_more_than_it_says() -> None:
             content(archive, "zeros")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_entries_that_could_only_be_unpacked_whole_are_refused(method: int) -> None:
     file = packed(method)

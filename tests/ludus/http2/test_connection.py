@@ -144,6 +144,7 @@ def test_pings_without_end_from_a_client_that_reads_nothing_end_its_connection()
     run(call)
 
 
+@pytest.mark.long
 def test_a_stream_beyond_the_limit_of_a_connection_is_refused() -> None:
     async def call() -> None:
         async with serving() as (port, _):

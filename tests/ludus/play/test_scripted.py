@@ -174,6 +174,7 @@ def test_stats_and_announcements_of_the_game_are_passed_on() -> None:
     assert [batch.behavior for batch in later.batches()] == ["A?team=1"]
 
 
+@pytest.mark.long
 def test_a_step_has_room_for_the_outcomes_of_any_number_of_games() -> None:
     simulation = ScriptedSimulation(
         PettingZooSimulation([Chase() for _ in range(400)], "chase"), {"hare?team=1": Hares()}

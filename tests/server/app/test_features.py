@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from server.workers.repository import WorkerInfo, WorkerRegistry
 from tests.factories import give_up
@@ -126,6 +127,7 @@ def test_a_log_is_read_in_parts_that_join_to_the_whole(world: World, tmp_path: P
     }
 
 
+@pytest.mark.long
 def test_bytes_that_are_no_text_do_not_hold_a_reader_up(world: World, tmp_path: Path) -> None:
     trainer = world.claim(world.create()["id"]).start()
     trainer.write_log("player.log", b"\x80" * 50 + b"\xf0" * 50 + b"end", tmp_path)

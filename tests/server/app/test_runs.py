@@ -255,6 +255,7 @@ def test_a_wait_ends_at_its_time_out_with_the_run_as_it_is(world: World) -> None
     assert time.monotonic() - before >= 0.3
 
 
+@pytest.mark.long
 def test_waits_beyond_the_limit_are_told_to_come_back_and_the_api_stays_quick(world: World) -> None:
     run = world.create()
     limit = world.services.waits.limit

@@ -192,6 +192,7 @@ def test_what_is_too_much_goes_from_the_oldest_of_all_runs_on(
     assert read_run(database, "a").id
 
 
+@pytest.mark.long
 def test_the_work_of_a_plan_grows_in_proportion_to_the_number_of_checkpoints(database: Database) -> None:
     """Four times the checkpoints take four times the calls and steps of SQLite, not sixteen times."""
     run = make_run(database, name="run").id

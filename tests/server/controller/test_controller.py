@@ -163,6 +163,7 @@ def test_after_one_full_lease_of_watching_the_run_goes_to_another_worker(
     assert telemetry.registry.get_sample_value("ludus_controller_sessions_lost_total") == 2
 
 
+@pytest.mark.long
 def test_333_slots_that_die_at_once_cost_their_runs_four_rounds_of_the_controller(
     database: Database, controller: JobLoop, wake_up: RecordingWakeUp
 ) -> None:

@@ -66,6 +66,7 @@ def answered(gateway: GatewayThread) -> Counter[str]:
     return counts
 
 
+@pytest.mark.long
 def test_hundreds_of_held_joins_are_answered_once_as_soon_as_their_run_starts_and_cost_one_query_a_look(
     gateway: GatewayThread, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

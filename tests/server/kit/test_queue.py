@@ -51,6 +51,7 @@ def wait_for(outputs: list[Path], count: int, seconds: float) -> list[str]:
     return heard(outputs)
 
 
+@pytest.mark.long
 def test_messages_for_a_kind_are_heard_by_slots_of_it_alone_and_those_for_all_by_any(settings: Settings) -> None:
     doorbell = WakeUpQueue(make_celery(settings))
     with consumers(settings.home, 2, "a", "b") as (of_a, of_b):

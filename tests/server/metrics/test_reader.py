@@ -217,6 +217,7 @@ def test_a_chain_is_read_with_a_statement_for_each_generation_and_once_for_a_req
     assert {" ".join(sql.partition("FROM")[0].split()) + " " for sql in statements("third")} == {columns}
 
 
+@pytest.mark.long
 def test_a_curve_has_the_points_of_at_most_16_predecessors(world: World) -> None:
     checkpoint = None
     for number in range(MAX_PREDECESSORS + 3):

@@ -102,6 +102,7 @@ def test_ties_and_changing_pages_neither_skip_nor_repeat_a_run(database: Databas
     assert read(database, REWARD, limit=3, descending=False) == [f"run-{number}" for number in range(7)]
 
 
+@pytest.mark.long
 def test_a_page_of_ten_thousand_runs_takes_few_statements_and_little_time(database: Database) -> None:
     draw = random.Random(0)
     keys = [REWARD, "Environment/Episode Length", *(f"Losses/{number}" for number in range(3))]

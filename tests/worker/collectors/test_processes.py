@@ -130,6 +130,7 @@ def test_closing_tells_every_simulator_why_and_ends_the_processes() -> None:
     assert sorted(notice.code for notice in left) == ["run_moved", "run_moved"]
 
 
+@pytest.mark.long
 def test_a_hundred_sessions_need_no_thread_each_and_little_memory() -> None:
     with learner(size=10_000) as trainer:
         warm_up = player(trainer.endpoints[0].address)

@@ -249,6 +249,7 @@ def test_entities_and_goals_are_known_as_such(trainer: Learner) -> None:
     assert conversation.delivered_steps >= 20
 
 
+@pytest.mark.long
 def test_messages_may_be_larger_than_grpc_allows_by_default(trainer: Learner) -> None:
     sensor = Sensor("map", shape=(20_000,))
 
@@ -335,6 +336,7 @@ def play_together(trainer: Learner, name: str, players: int, steps: int) -> list
     return [Conversation(trainer, participant.player) for participant in participants]
 
 
+@pytest.mark.long
 def test_64_players_play_on_one_port_at_once(trainer: Learner) -> None:
     began = time.monotonic()
 

@@ -24,6 +24,7 @@ def test_a_database_without_an_encoding_is_refused_with_what_to_do() -> None:
             check_database(settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["worker", "gateway", "controller"])
 def test_a_role_that_starts_before_the_first_migration_says_what_to_run(tmp_path: Path, role: str) -> None:
     settings = {

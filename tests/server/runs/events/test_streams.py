@@ -89,6 +89,7 @@ def test_a_finished_run_whose_events_are_all_known_says_not_to_reconnect(world: 
     assert (answer.status_code, answer.content) == (204, b"")
 
 
+@pytest.mark.long
 def test_a_long_past_is_given_whole_and_in_order(world: World) -> None:
     run = world.create()
     trainer = world.claim(run["id"])

@@ -404,6 +404,7 @@ def test_points_of_an_outage_are_all_written_after_it_and_none_is_doubled(impati
     database.close()
 
 
+@pytest.mark.long
 def test_points_without_end_are_thinned_evenly_and_the_newest_is_kept() -> None:
     writes, written = Writes(), list[list[MetricPoint]]()
     for start in range(0, 2 * MOST_POINTS, 1024):

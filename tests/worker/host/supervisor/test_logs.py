@@ -25,6 +25,7 @@ from server.runs.models import Event, Log
 from server.runs.profiles import ProfileRepository
 from server.runs.repository import RunRepository
 from tests.factories import make_claim, make_run
+from tests.waiting import eventually
 from worker.host.supervisor import logs
 from worker.host.supervisor.lease import Lease, Writes
 from worker.host.supervisor.logs import END_NAME, NAME, AttemptLog, LogPublisher, Profiles
@@ -178,12 +179,12 @@ def test_publishing_does_not_wait_for_the_store(
     published = Published(database, claim, ledger, lease, tmp_path)
     published.publisher.log.path.write_text("one\n")
 
-    deadline = time.monotonic() + 10
-    while not published.sizes() and time.monotonic() < deadline:
+    def sizes() -> list[int]:
         published.publisher.publish()
         published.writes.flush(10)
+        return published.sizes()
 
-    assert published.sizes() == [4]
+    assert eventually(sizes) == [4]
 
 
 def test_the_last_lines_are_published_although_the_store_was_away_when_they_were_written(
@@ -279,6 +280,7 @@ def spinning() -> Iterator["subprocess.Popen[bytes]"]:
     process.wait(10)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_flame_graph_shows_a_process_and_its_children_and_stops_neither(
     attempt: Attempt, spinning: "subprocess.Popen[bytes]"
