@@ -57,7 +57,7 @@ from ludus.schemas import Amendments, EnvironmentParameters, PlannedRun, Run, Ru
 
 
 class Description(TypedDict):
-    """What is said of a new run beside its configuration."""
+    """The options of a new run that are not part of its configuration."""
 
     name: str | None
     tags: tuple[str, ...]
