@@ -34,14 +34,14 @@ def marked(mark: str) -> list[int]:
     return processes
 
 
-def sweep(mark: str, timeout: float = _SWEEP_SECONDS, *, spare: frozenset[int] = frozenset()) -> int:
+def sweep(mark: str) -> int:
     """Kill everything that carries the mark, until nothing does; return how many processes it took.
 
-    Processes may be starting others while we look, so one pass is not enough. Those in `spare` are left alone.
+    Processes may be starting others while we look, so one pass is not enough.
     """
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + _SWEEP_SECONDS
     ended: set[int] = set()
-    while running := [pid for pid in marked(mark) if pid not in spare]:
+    while running := marked(mark):
         for pid in running:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -181,12 +181,12 @@ class AttemptLedger:
             row = Log(run_id=run.id, attempt=self._attempt, name=name, path=path, size=size, updated_at=now())
             session.merge(row)
 
-    def release(self, outcome: str, detail: str, *, counts: bool | None = None) -> None:
+    def release(self, outcome: str, detail: str) -> None:
         """End the attempt and leave the run to another worker, or FAILED when the restart budget is spent.
 
-        `counts` says whether this restart is charged: by default all are but `released`, a worker's orderly shutdown.
+        Every outcome is charged to that budget but `released`, a worker's orderly shutdown.
         """
-        charged = outcome != "released" if counts is None else counts
+        charged = outcome != "released"
         with self._fence.write() as (session, run):
             end_without_result(session, run, outcome, detail, self._restart_budget, counts=charged)
         self._fence.notify(Released(outcome, detail))

@@ -13,7 +13,7 @@ from ludus.collector.policy import ActingPolicy
 from ludus.config.network import Activation, NetworkSettings
 from tests.worker.rollouts import make_config, make_spec, random_rollout
 from worker.learning.algorithms.ppo import PPO
-from worker.learning.fast.switch import Case, covers
+from worker.learning.fast.switch import covers
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.dense import TORCH, torch_function
 from worker.onnx.export import export_onnx
@@ -73,5 +73,5 @@ def test_a_new_one_learns_by_autograd(squared_relu: NetworkSettings) -> None:
 
     ppo.update(random_rollout(SPEC, [32, 32], np.random.default_rng(1)), 0)
 
-    assert not covers(Case.PPO, ActorLayout.of(SPEC, squared_relu)), "nobody wrote its derivative by hand"
+    assert not covers(ActorLayout.of(SPEC, squared_relu)), "nobody wrote its derivative by hand"
     assert not np.array_equal(ppo.flat_weights(), before)

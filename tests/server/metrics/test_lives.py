@@ -84,7 +84,7 @@ class Lives(RuleBasedStateMachine):
     @rule(rewinds=st.booleans())
     def restart(self, *, rewinds: bool) -> None:
         """Resume from the newest checkpoint, or anew. The supervisor sets metrics back before it writes any."""
-        self.ledger.release("released", "The worker stops.", counts=False)
+        self.ledger.release("released", "The worker stops.")
         self.ledger = AttemptLedger(self.database, claim_run(self.database, self.run_id))
         self.attempt += 1
         limits = self.checkpoints[-1] if self.checkpoints else {"": 0, "CartPole": 0, "Pendulum": 0}

@@ -74,7 +74,7 @@ from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Experience, 
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.algorithms.recurrent_critic import unroll
 from worker.learning.fast import ppo as by_hand
-from worker.learning.fast.switch import Case, covers
+from worker.learning.fast.switch import covers
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, mean_of_rows, squared_error
 from worker.learning.networks.actor_critic import ActorCritic
 from worker.learning.networks.encoder import Encoded
@@ -96,7 +96,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As `OnPolicy`."""
         super().__init__(*arguments, **named)
-        self._by_hand = covers(Case.PPO, self.actor.layout)
+        self._by_hand = covers(self.actor.layout)
         # Inference mode saves a tenth of the time, but autograd does not work in it.
         automatic = not self._by_hand or self.signals.learns or self.cloning is not None
         self._mode: type[AbstractContextManager[None]] = torch.no_grad if automatic else torch.inference_mode

@@ -64,7 +64,7 @@ from worker.learning.algorithms.off_policy import Batch, OffPolicyAlgorithm, Rep
 from worker.learning.algorithms.sac_stats import Heads, SACTerms
 from worker.learning.fast import sac as by_hand
 from worker.learning.fast.adam import FlatAdam
-from worker.learning.fast.switch import Case, covers
+from worker.learning.fast.switch import covers
 from worker.learning.functional.returns import beyond_termination
 from worker.learning.functional.soft_values import chosen_q, expected_q
 from worker.learning.networks.soft_actor_critic import SoftActorCritic
@@ -92,7 +92,7 @@ class SAC(OffPolicyAlgorithm):
         sizes = [sum(part.numel() for _, part in group) for group in groups]
         self._actor_gradient, self._critic_gradient, _ = torch.split(self.optimizer.gradient, sizes)
         experience = ReplayedExperience(config, spec, device, model.actor, signals, self.generator)
-        self._by_hand = covers(Case.SAC, model.actor.layout)
+        self._by_hand = covers(model.actor.layout)
         # Where nothing is differentiated automatically torch need not keep books for it: a fifth of an update's time.
         automatic = not self._by_hand or experience.signals_learn or config.behavioral_cloning
         self.mode = torch.no_grad if automatic else torch.inference_mode

@@ -15,7 +15,7 @@ from tests.worker.learning.fast.covered import TWO_SIGNALS, Setting, covered
 from tests.worker.rollouts import make_config, random_rollout
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.build import Demonstrations, build_signals
-from worker.learning.fast.switch import Case, autograd_only, covers
+from worker.learning.fast.switch import autograd_only, covers
 
 CPU = torch.device("cpu")
 
@@ -47,7 +47,7 @@ def test_ppo(setting: Setting, shared: bool, clip: bool) -> None:
         section = config.reward_signals.model_validate(TWO_SIGNALS)
         config = config.model_copy(update={"reward_signals": section})
     layout = ActorLayout.of(setting.spec, config.network_settings)
-    assert covers(Case.PPO, layout)
+    assert covers(layout)
 
     terms, log_ratio, gradient = differentiated_ppo(config, setting)
     with autograd_only():
