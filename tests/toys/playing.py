@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from ludus.collector.agents import AgentIndex
 from ludus.collector.arena import Arena
+from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.runners import LearningRunner
 from ludus.collector.step_quota import StepQuota
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
-from tests.ludus.collector.world import learning_runner
 from tests.segments import Segment, columns_of, rows_of
 from tests.toys.shapes import shapes_checked_now_and_then
 from tests.worker.learning.networks.kinds import graph_of
@@ -76,10 +77,17 @@ class Arcade:
         self.console, self.quota = Console(), StepQuota()
         self.arena = Arena.create(spec, 4 * self.steps, memory_size=policy.memory_size)
         self.agent_index = AgentIndex(1, 0, spec.name)
-        self.runner = learning_runner(
-            spec.behavior, policy, self.arena, self.config.time_horizon, self.quota, seed=self.seed
+        recorder = TrajectoryRecorder(self.arena, self.config.time_horizon, self.quota)
+        self.free = recorder.segments.blocks = list(range(self.arena.layout.blocks))
+        self.runner = LearningRunner(
+            number=0,
+            behavior=spec.behavior,
+            policy=policy,
+            recorder=recorder,
+            rng=np.random.default_rng(self.seed),
+            low_blocks=0,
+            request_turn=lambda _: None,
         )
-        self.free = self.runner.recorder.segments.blocks
 
     def collect(self, weights: Array, version: int) -> Rollout:
         """Play a round with these weights."""

@@ -12,9 +12,9 @@ from ludus.collector.commands import OpponentAssignment
 from ludus.collector.messages import MatchesEnded, SimulatorStarted, StepsPlayed
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
-from tests.ludus.collector.match_world import NETWORK, spec_of, weights_of
 from tests.ludus.collector.stack import Learner, Simulator, learner
 from tests.ludus.collector.unity.players import Participant
+from tests.ludus.collector.world import NETWORK, spec_of, weights_of
 from tests.unity.descriptions import Behavior
 from tests.waiting import eventually
 from tests.worker.collectors.playing import pids_of

@@ -1,18 +1,14 @@
 """Frozen policies in a collector: who answers which team, and which games of an episode batch count."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
 
-from ludus.collector.arena import Arena
-from ludus.collector.evaluation import EndedGame, EvaluationEpisodes, EvaluationRunner
-from ludus.collector.recorder import TrajectoryRecorder
-from ludus.collector.step_quota import StepQuota
+from ludus.collector.evaluation import EndedGame
+from ludus.config.network import NetworkSettings
 from ludus.protocol.batches import Outcome
-from tests.ludus.collector.match_world import NETWORK, End, Game, Stadium, spec_of, weights_of
+from tests.ludus.collector.world import NETWORK, End, Member, World, admission, factory_of, spec_of, weights_of
 from worker.collectors.acting import POLICIES
 
 RED, BLUE = "Duel?team=0", "Duel?team=1"
@@ -22,43 +18,24 @@ WIDER = NETWORK.model_copy(update={"hidden_units": 2})
 
 
 class Court:
-    """One runner for everybody, in the place of a stadium's."""
+    """A world whose teams are all answered by the policies of an evaluation."""
 
-    def __init__(self, policies: int = 2) -> None:
-        spec = spec_of("Duel")
-        self.arena = Arena.create(spec, 500)
-        self.episode_batches = EvaluationEpisodes()
-        networks = [NETWORK, WIDER][:policies]
-        self.runner = EvaluationRunner(
-            number=0,
-            behavior="Duel",
-            policies=[POLICIES.policy(spec, network) for network in networks],
-            episode_batches=self.episode_batches,
-            observer=self.episode_batches,
-            recorder=TrajectoryRecorder(self.arena, 500, StepQuota()),
-            rng=np.random.default_rng(1),
-            low_blocks=0,
-            recorded=False,
-            version=0,
-            request_turn=lambda _: None,
-        )
-        self.runner.policies[0].load(weights_of(CANDIDATE))
-        if policies == 2:
-            # Two units on one input: weights (2), biases (2), head (2), its bias, the deviation.
-            champion = np.zeros(8, np.float32)
-            champion[6] = 0.3 * CHAMPION
-            self.runner.policies[1].load(champion)
-        self.stadium = SimpleNamespace(
-            agent_indexes=0, learning={}, pitch=lambda _: SimpleNamespace(assignment=self.runner), run=self.runner.run
-        )
+    def __init__(self, *networks: NetworkSettings) -> None:
+        world = self.world = World(spec_of("Duel"), learning=None)
+        # Two units on one input: weights (2), biases (2), head (2), its bias, the deviation.
+        champion = np.zeros(8, np.float32)
+        champion[6] = 0.3 * CHAMPION
+        weights = [weights_of(CANDIDATE), champion][: len(networks)]
+        self.runner = factory_of(POLICIES).evaluation(admission(world.arena, 500, networks), world.arena, weights)
+        self.episode_batches = self.runner.episode_batches
+        world.frozen["Duel"] = self.runner
 
-    def game(self, *names: str) -> Game:
-        return Game(cast("Stadium", self.stadium), 1, names)
+    def join(self, *names: str) -> Member:
+        return self.world.join(1, *names)
 
-    def sit(self, game: Game, episode_batch: int, team: int | None) -> None:
+    def sit(self, game: Member, episode_batch: int, team: int | None) -> None:
         """Begin an episode batch, as the collector does after a reset."""
-        for runner, agent_index in game.agent_indexes.values():
-            runner.drop(agent_index)
+        game.drop()
         self.runner.sit(
             {agent_index.team: agent_index for _, agent_index in game.agent_indexes.values()},
             "one",
@@ -75,13 +52,13 @@ class Court:
 
 @pytest.fixture
 def court() -> Iterator[Court]:
-    made = Court()
+    made = Court(NETWORK, WIDER)
     yield made
-    made.arena.close()
+    made.world.arena.close()
 
 
 def test_the_candidate_plays_the_team_that_the_sitting_names(court: Court) -> None:
-    game = court.game(RED, BLUE)
+    game = court.join(RED, BLUE)
 
     court.sit(game, 0, team=0)
     game.play({RED: [0, 1], BLUE: [0]})
@@ -95,7 +72,7 @@ def test_the_candidate_plays_the_team_that_the_sitting_names(court: Court) -> No
 
 
 def test_only_the_first_game_of_each_agent_counts_whichever_ends_first(court: Court) -> None:
-    game = court.game(RED, BLUE)
+    game = court.join(RED, BLUE)
     court.sit(game, 0, team=0)
     game.play({RED: [0, 1], BLUE: [0, 1]})
 
@@ -111,7 +88,7 @@ def test_only_the_first_game_of_each_agent_counts_whichever_ends_first(court: Co
 
 
 def test_agents_that_come_later_do_not_count(court: Court) -> None:
-    game = court.game(RED, BLUE)
+    game = court.join(RED, BLUE)
     court.sit(game, 0, team=0)
     game.play({RED: [4]})
     game.play({RED: [4, 9], BLUE: [0]})
@@ -123,20 +100,21 @@ def test_agents_that_come_later_do_not_count(court: Court) -> None:
 
 
 def test_a_group_plays_one_game_that_ends_with_its_last_member(court: Court) -> None:
-    game = court.game(RED, BLUE)
+    game = court.join(RED, BLUE)
+    game.groups[RED] = 5
     court.sit(game, 0, team=0)
-    game.play({RED: [0, 1], BLUE: [0]}, groups={RED: 5})
-    game.play({RED: [0], BLUE: [0]}, end={RED: [End(1, 1.0, group=5)]}, groups={RED: 5})
+    game.play({RED: [0, 1], BLUE: [0]})
+    game.play({RED: [0], BLUE: [0]}, end={RED: [End(1, 1.0)]})
     assert court.episode_batches.take() == []
 
-    game.play({}, end={RED: [End(0, 1.0, group=5, group_reward=2.0)]})
+    game.play({}, end={RED: [End(0, 1.0, group_reward=2.0)]})
 
     (only,) = court.take()
     assert (only.outcome, only.episode_return) == (Outcome.WIN, 2.0)  # the mean of 1, and of 1 + 2
 
 
 def test_an_interrupted_game_is_a_draw_unless_the_simulator_says_otherwise(court: Court) -> None:
-    game = court.game(RED, BLUE)
+    game = court.join(RED, BLUE)
     court.sit(game, 0, team=0)
     game.play({RED: [0, 1]})
 
@@ -147,7 +125,7 @@ def test_an_interrupted_game_is_a_draw_unless_the_simulator_says_otherwise(court
 
 
 def test_the_other_side_and_what_comes_before_a_sitting_count_for_nothing(court: Court) -> None:
-    game = court.game(RED, BLUE)
+    game = court.join(RED, BLUE)
     game.play({RED: [0], BLUE: [0]})
     game.play({}, end={RED: [End(0, 1.0)], BLUE: [End(0, 1.0)]})
     court.sit(game, 0, team=1)
@@ -159,11 +137,10 @@ def test_the_other_side_and_what_comes_before_a_sitting_count_for_nothing(court:
 
 
 def test_a_sitting_that_is_broken_off_is_never_reported(court: Court) -> None:
-    game = court.game(RED, BLUE)
+    game = court.join(RED, BLUE)
     court.sit(game, 0, team=0)
     game.play({RED: [0], BLUE: [0]})
-    for runner, agent_index in game.agent_indexes.values():
-        runner.drop(agent_index)
+    game.drop()
 
     game.play({RED: [0]})
     game.play({}, end={RED: [End(0, 1.0)]})
@@ -172,8 +149,8 @@ def test_a_sitting_that_is_broken_off_is_never_reported(court: Court) -> None:
 
 
 def test_one_policy_alone_plays_every_team() -> None:
-    court = Court(policies=1)
-    game = court.game("Duel")
+    court = Court(NETWORK)
+    game = court.join("Duel")
     court.sit(game, 0, team=None)
 
     game.play({"Duel": [0, 1]})
@@ -181,4 +158,4 @@ def test_one_policy_alone_plays_every_team() -> None:
 
     assert game.actions == {"Duel": {0: CANDIDATE, 1: CANDIDATE}}
     assert [each.episode_return for each in court.take()] == [1.5, -1.0]
-    court.arena.close()
+    court.world.arena.close()

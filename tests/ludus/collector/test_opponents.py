@@ -5,45 +5,46 @@ from collections.abc import Iterator
 import pytest
 
 from ludus.collector.opponents import NO_POLICY, History
-from tests.ludus.collector.match_world import LEARNER, End, Stadium
+from tests.ludus.collector.world import End, World, spec_of
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"
 
 
 @pytest.fixture
-def stadium() -> Iterator[Stadium]:
-    made = Stadium({"Duel": 0})
+def world() -> Iterator[World]:
+    made = World(spec_of("Duel"), size=10_000)
+    made.grant(0)
     yield made
-    made.close()
+    made.arena.close()
 
 
-def test_only_the_team_that_learns_is_answered_by_the_policy_that_learns(stadium: Stadium) -> None:
-    game = stadium.game(0, RED, BLUE, GREEN)
-    stadium.pitches["Duel"].assign({1: [3], 2: [5]})
+def test_only_the_team_that_learns_is_answered_by_the_policy_that_learns(world: World) -> None:
+    game = world.join(0, RED, BLUE, GREEN)
+    world.assign({1: [3], 2: [5]})
 
     game.play({RED: [0, 1], BLUE: [0], GREEN: [4]})
 
-    assert game.actions == {RED: {0: LEARNER, 1: LEARNER}, BLUE: {0: 3}, GREEN: {4: 5}}
+    assert game.states("acting") == [0, 1]
+    assert game.actions == {BLUE: {0: 3}, GREEN: {4: 5}}
 
 
-def test_simulators_play_their_own_draws_and_share_them_where_there_are_more_than_draws(stadium: Stadium) -> None:
-    games = [stadium.game(number, RED, BLUE) for number in range(5)]
-    stadium.pitches["Duel"].assign({1: [1, 2, 3]})
+def test_simulators_play_their_own_draws_and_share_them_where_there_are_more_than_draws(world: World) -> None:
+    games = [world.join(number, RED, BLUE) for number in range(5)]
+    world.assign({1: [1, 2, 3]})
 
     for game in games:
         game.send({BLUE: [0, 1]})
-    stadium.run()
+    world.run()
 
     assert [game.actions[BLUE] for game in games] == [{0: key, 1: key} for key in (1, 2, 3, 1, 2)]
 
 
-def test_a_policy_is_exchanged_where_an_episode_begins_and_not_before(stadium: Stadium) -> None:
-    game = stadium.game(0, RED, BLUE)
-    pitch = stadium.pitches["Duel"]
-    pitch.assign({1: [1]})
+def test_a_policy_is_exchanged_where_an_episode_begins_and_not_before(world: World) -> None:
+    game = world.join(0, RED, BLUE)
+    world.assign({1: [1]})
     game.play({BLUE: [0, 1]})
 
-    pitch.assign({1: [2]})
+    world.assign({1: [2]})
     game.play({BLUE: [0, 1]})
     assert game.actions[BLUE] == {0: 1, 1: 1}, "their episodes go on"
     game.play({BLUE: [0, 1]}, end={BLUE: [End(0)]})
@@ -51,62 +52,62 @@ def test_a_policy_is_exchanged_where_an_episode_begins_and_not_before(stadium: S
     assert game.actions[BLUE] == {0: 2, 1: 1}
 
 
-def test_policies_that_nobody_plays_any_more_are_given_up(stadium: Stadium) -> None:
-    game = stadium.game(0, RED, BLUE)
-    pitch = stadium.pitches["Duel"]
-    pitch.assign({1: [1]}, others=[0])
+def test_policies_that_nobody_plays_any_more_are_given_up(world: World) -> None:
+    game = world.join(0, RED, BLUE)
+    opponents = world.opponents("Duel").opponents
+    world.assign({1: [1]}, others=[0])
     game.play({BLUE: [0]})
 
-    pitch.assign({1: [2]}, others=[2])
-    assert pitch.opponents.keys == (1, 2), "an agent is in the middle of an episode with policy 1"
+    world.assign({1: [2]}, others=[2])
+    assert opponents.keys == (1, 2), "an agent is in the middle of an episode with policy 1"
     game.play({BLUE: [0]}, end={BLUE: [End(0)]})
-    pitch.assign({1: [4]}, others=[4])
+    world.assign({1: [4]}, others=[4])
 
-    assert pitch.opponents.keys == (2, 4)
+    assert opponents.keys == (2, 4)
 
 
-def test_a_team_that_nobody_knows_yet_plays_what_is_drawn_for_others(stadium: Stadium) -> None:
-    stadium.game(0, RED, BLUE)
-    stadium.pitches["Duel"].assign({1: [1]}, others=[6, 7])
+def test_a_team_that_nobody_knows_yet_plays_what_is_drawn_for_others(world: World) -> None:
+    world.join(0, RED, BLUE)
+    world.assign({1: [1]}, others=[6, 7])
 
-    late = stadium.game(1, GREEN)
+    late = world.join(1, GREEN)
     late.play({GREEN: [0]})
 
     assert late.actions[GREEN] == {0: 7}
 
 
-def test_steps_of_opponents_are_counted_and_neither_recorded_nor_told_as_episodes(stadium: Stadium) -> None:
-    game = stadium.game(0, RED, BLUE)
-    pitch = stadium.pitches["Duel"]
-    pitch.assign({1: [1]})
+def test_steps_of_opponents_are_counted_and_neither_recorded_nor_told_as_episodes(world: World) -> None:
+    game = world.join(0, RED, BLUE)
+    world.assign({1: [1]})
     for _ in range(4):
         game.play({RED: [0], BLUE: [0, 1, 2]})
     game.play({}, end={BLUE: [End(0)], RED: [End(0)]})
 
-    assert pitch.assignment.take_counts() == (12, 1, 0)  # one of the three has ended, and did not win
-    assert pitch.assignment.take_counts() == (0, 0, 0)
-    assert pitch.assignment.recorder.take_episodes() is None
-    assert pitch.assignment.recorder.segments.take() is None
-    assert pitch.learning.recorder.segments.take() is not None
+    frozen = world.opponents("Duel")
+    assert frozen.take_counts() == (12, 1, 0)  # one of the three has ended, and did not win
+    assert frozen.take_counts() == (0, 0, 0)
+    assert frozen.recorder.take_episodes() is None
+    assert frozen.recorder.segments.take() is None
+    assert [segment.length for segment in world.segments] == [4]
 
 
-def test_agents_of_a_session_that_left_play_nothing(stadium: Stadium) -> None:
-    game = stadium.game(0, RED, BLUE)
-    pitch = stadium.pitches["Duel"]
-    pitch.assign({1: [1]}, others=[1])
+def test_agents_of_a_session_that_left_play_nothing(world: World) -> None:
+    game = world.join(0, RED, BLUE)
+    opponents = world.opponents("Duel").opponents
+    world.assign({1: [1]}, others=[1])
     game.play({BLUE: [0]})
-    runner, agent_index = game.agent_indexes[BLUE]
+    _, agent_index = game.agent_indexes[BLUE]
 
-    runner.drop(agent_index)
-    pitch.assign({1: [2]}, others=[2])
+    game.drop()
+    world.assign({1: [2]}, others=[2])
 
-    assert pitch.opponents.keys == (2,)
-    assert pitch.opponents.history(agent_index).newest_policy == NO_POLICY
+    assert opponents.keys == (2,)
+    assert opponents.history(agent_index).newest_policy == NO_POLICY
 
 
-def test_many_agents_join_after_the_first_ones(stadium: Stadium) -> None:
-    game = stadium.game(0, RED, BLUE)
-    stadium.pitches["Duel"].assign({1: [4]})
+def test_many_agents_join_after_the_first_ones(world: World) -> None:
+    game = world.join(0, RED, BLUE)
+    world.assign({1: [4]})
     game.play({BLUE: [0]})
 
     game.play({BLUE: list(range(1, 300))})
