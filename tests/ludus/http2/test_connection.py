@@ -82,6 +82,7 @@ VIOLATIONS: dict[str, tuple[bytes, ErrorCode]] = {
         frame(frames.WINDOW_UPDATE, 0, 0, (2**31 - 1).to_bytes(4, "big")),
         ErrorCode.FLOW_CONTROL_ERROR,
     ),
+    "a window that grows by nothing": (frame(frames.WINDOW_UPDATE, 0, 0, bytes(4)), ErrorCode.PROTOCOL_ERROR),
     "a size of frames that is none": (frames.settings({frames.MAX_FRAME_SIZE: 1}), ErrorCode.PROTOCOL_ERROR),
     "a promise of a push": (frame(frames.PUSH_PROMISE, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
     "a header that is no text": (
@@ -95,107 +96,92 @@ VIOLATIONS: dict[str, tuple[bytes, ErrorCode]] = {
 }
 
 
-@pytest.mark.parametrize("name", VIOLATIONS)
-def test_a_violation_ends_its_own_connection_with_the_reason(name: str) -> None:
-    sent, code = VIOLATIONS[name]
+async def ends_its_own_connection(sent: bytes, code: ErrorCode) -> None:
+    """Check that a server closes the connection that sent this, with a reason, and serves others on."""
+    async with serving() as (port, methods), channel_to(port) as channel:
+        methods.may_read.clear()
+        other = channel.unary_unary(WAIT)(b"")
+        await channel.unary_unary(ECHO)(b"")
+        kind, _, payload = (await answer_to(port, GREETING + sent))[-1]
+        assert kind == frames.GOAWAY
+        assert int.from_bytes(payload[4:8], "big") == code
+        assert len(payload) > 8, "there is a sentence"
+        assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
+        assert not other.done()
+        other.cancel()
 
-    async def call() -> None:
-        async with serving() as (port, methods), channel_to(port) as channel:
-            methods.may_read.clear()
-            other = channel.unary_unary(WAIT)(b"")
-            await channel.unary_unary(ECHO)(b"")
-            kind, _, payload = (await answer_to(port, GREETING + sent))[-1]
-            assert kind == frames.GOAWAY
-            assert int.from_bytes(payload[4:8], "big") == code
-            assert len(payload) > 8, "there is a sentence"
-            assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
-            assert not other.done()
-            other.cancel()
 
-    run(call)
+@pytest.mark.parametrize(("sent", "code"), VIOLATIONS.values(), ids=VIOLATIONS)
+async def test_a_violation_ends_its_own_connection_with_the_reason(sent: bytes, code: ErrorCode) -> None:
+    await ends_its_own_connection(sent, code)
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", b"\0" * 24])
-def test_a_client_of_another_protocol_is_sent_away(sent: bytes) -> None:
-    async def call() -> None:
-        async with serving() as (port, _):
-            assert {kind for kind, _, _ in await answer_to(port, sent)} <= {frames.SETTINGS, frames.WINDOW_UPDATE}
-
-    run(call)
+async def test_a_client_of_another_protocol_is_sent_away(sent: bytes) -> None:
+    async with serving() as (port, _):
+        assert {kind for kind, _, _ in await answer_to(port, sent)} <= {frames.SETTINGS, frames.WINDOW_UPDATE}
 
 
-def test_pings_without_end_from_a_client_that_reads_nothing_end_its_connection() -> None:
-    async def call() -> None:
-        async with serving() as (port, _):
-            _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-            writer.write(GREETING)
-            pings = frame(frames.PING, 0, 0, bytes(8)) * MOST_UNREAD_ANSWERS
+async def test_pings_without_end_from_a_client_that_reads_nothing_end_its_connection() -> None:
+    async with serving() as (port, _):
+        _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+        writer.write(GREETING)
+        pings = frame(frames.PING, 0, 0, bytes(8)) * MOST_UNREAD_ANSWERS
 
-            async def ping() -> None:
-                while True:
-                    writer.write(pings)
-                    await writer.drain()
+        async def ping() -> None:
+            while True:
+                writer.write(pings)
+                await writer.drain()
 
-            with pytest.raises(ConnectionError):
-                await asyncio.wait_for(ping(), PATIENCE)
-            async with channel_to(port) as channel:
-                assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
-
-    run(call)
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(ping(), PATIENCE)
+        async with channel_to(port) as channel:
+            assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
 
 @pytest.mark.long
-def test_a_stream_beyond_the_limit_of_a_connection_is_refused() -> None:
-    async def call() -> None:
-        async with serving() as (port, _):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            opened = [headers(STREAM, 2 * index + 1) for index in range(MOST_STREAMS + 1)]
-            writer.write(GREETING + b"".join(opened))
-            last = 2 * MOST_STREAMS + 1
-            refused = frame(frames.RST_STREAM, 0, last, int(ErrorCode.REFUSED_STREAM).to_bytes(4, "big"))
-            received = b""
-            async with asyncio.timeout(PATIENCE):
-                while refused not in received:
-                    received += await reader.read(1 << 16)
-            assert received.count(refused[3:5] + b"\0\0") == 1, "the others are served"
-            writer.close()
-
-    run(call)
+async def test_a_stream_beyond_the_limit_of_a_connection_is_refused() -> None:
+    async with serving() as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        opened = [headers(STREAM, 2 * index + 1) for index in range(MOST_STREAMS + 1)]
+        writer.write(GREETING + b"".join(opened))
+        last = 2 * MOST_STREAMS + 1
+        refused = frame(frames.RST_STREAM, 0, last, int(ErrorCode.REFUSED_STREAM).to_bytes(4, "big"))
+        received = b""
+        async with asyncio.timeout(PATIENCE):
+            while refused not in received:
+                received += await reader.read(1 << 16)
+        assert received.count(refused[3:5] + b"\0\0") == 1, "the others are served"
+        writer.close()
 
 
-def test_frames_in_pieces_are_read_as_whole_ones() -> None:
-    async def call() -> None:
-        sent = GREETING + headers(ECHO) + data(b"in pieces") + frame(frames.PING, 0, 0, b"12345678")
-        async with serving() as (port, _):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            for byte in sent:
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0)
-            received = b""
-            async with asyncio.timeout(PATIENCE):
-                while b"in pieces" not in received or b"12345678" not in received:
-                    received += await reader.read(1 << 16)
-            writer.close()
-
-    run(call)
+async def test_frames_in_pieces_are_read_as_whole_ones() -> None:
+    sent = GREETING + headers(ECHO) + data(b"in pieces") + frame(frames.PING, 0, 0, b"12345678")
+    async with serving() as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for byte in sent:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        received = b""
+        async with asyncio.timeout(PATIENCE):
+            while b"in pieces" not in received or b"12345678" not in received:
+                received += await reader.read(1 << 16)
+        writer.close()
 
 
-def test_a_method_without_a_message_is_answered_with_a_status() -> None:
-    async def call() -> None:
-        async with serving() as (port, _):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(GREETING + headers(ECHO, 1, frames.END_HEADERS | frames.END_STREAM))
-            writer.write_eof()
-            answered: list[object] = []
-            async with asyncio.timeout(PATIENCE):
-                while header := await reader.read(frames.HEADER_BYTES):
-                    payload = await reader.readexactly(int.from_bytes(header[:3], "big"))
-                    if header[3] == frames.HEADERS:
-                        answered += hpack.Decoder().decode(payload)
-            writer.close()
-            assert ("grpc-message", "the call ended without a message") in answered
-
-    run(call)
+async def test_a_method_without_a_message_is_answered_with_a_status() -> None:
+    async with serving() as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GREETING + headers(ECHO, 1, frames.END_HEADERS | frames.END_STREAM))
+        writer.write_eof()
+        answered: list[object] = []
+        async with asyncio.timeout(PATIENCE):
+            while header := await reader.read(frames.HEADER_BYTES):
+                payload = await reader.readexactly(int.from_bytes(header[:3], "big"))
+                if header[3] == frames.HEADERS:
+                    answered += hpack.Decoder().decode(payload)
+        writer.close()
+        assert ("grpc-message", "the call ended without a message") in answered
 
 
 _FRAMES = st.builds(

@@ -14,8 +14,8 @@ from ludus.http2.connection import MOST_SETTINGS_BYTES, SETTINGS_COST
 from ludus.http2.frames import ErrorCode, frame
 from ludus.http2.server import Http2Server
 from ludus.http2.stream import CALM_FRAMES, CONNECTION_WINDOW, ReceivedBytes
-from tests.ludus.http2.serving import ECHO, MOST_BYTES, POUR, POURED, STREAM, WAIT, Methods, channel_to, run, serving
-from tests.ludus.http2.test_connection import GREETING, PATIENCE, answer_to, data, headers
+from tests.ludus.http2.serving import ECHO, MOST_BYTES, POUR, POURED, STREAM, WAIT, Methods, channel_to, serving
+from tests.ludus.http2.test_connection import GREETING, PATIENCE, data, ends_its_own_connection, headers
 from tests.waiting import never
 
 MANY = int(CALM_FRAMES) + 200
@@ -60,48 +60,23 @@ FLOODS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_a_flood_of_frames_without_a_message_ends_its_own_connection(flood: bytes) -> None:
-    async def call() -> None:
-        async with serving() as (port, methods), channel_to(port) as channel:
-            methods.may_read.clear()
-            other = channel.unary_unary(WAIT)(b"")
-            await channel.unary_unary(ECHO)(b"")
-            kind, _, payload = (await answer_to(port, GREETING + flood))[-1]
-            assert kind == frames.GOAWAY
-            assert int.from_bytes(payload[4:8], "big") == ErrorCode.ENHANCE_YOUR_CALM
-            assert len(payload) > 8, "there is a sentence"
-            assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
-            assert not other.done()
-            other.cancel()
-
-    run(call)
+async def test_a_flood_of_frames_without_a_message_ends_its_own_connection(flood: bytes) -> None:
+    await ends_its_own_connection(flood, ErrorCode.ENHANCE_YOUR_CALM)
 
 
-def test_a_client_that_leaves_may_reset_all_of_its_streams_at_once() -> None:
-    async def call() -> None:
-        async with serving() as (port, _):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            begun = b"".join(opened(STREAM, 500))
-            writer.write(GREETING + begun + b"".join(reset(2 * index + 1) for index in range(500)))
-            writer.write(headers(ECHO, 1001) + data(b"goes on", 1001))
-            received = b""
-            async with asyncio.timeout(PATIENCE):
-                while b"goes on" not in received:
-                    part = await reader.read(1 << 16)
-                    assert part, "the connection ended"
-                    received += part
-            writer.close()
-
-    run(call)
-
-
-def test_a_window_that_grows_by_nothing_is_a_violation() -> None:
-    async def call() -> None:
-        async with serving() as (port, _):
-            kind, _, payload = (await answer_to(port, GREETING + window(0, 0)))[-1]
-            assert (kind, int.from_bytes(payload[4:8], "big")) == (frames.GOAWAY, ErrorCode.PROTOCOL_ERROR)
-
-    run(call)
+async def test_a_client_that_leaves_may_reset_all_of_its_streams_at_once() -> None:
+    async with serving() as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        begun = b"".join(opened(STREAM, 500))
+        writer.write(GREETING + begun + b"".join(reset(2 * index + 1) for index in range(500)))
+        writer.write(headers(ECHO, 1001) + data(b"goes on", 1001))
+        received = b""
+        async with asyncio.timeout(PATIENCE):
+            while b"goes on" not in received:
+                part = await reader.read(1 << 16)
+                assert part, "the connection ended"
+                received += part
+        writer.close()
 
 
 class Peer:
@@ -161,79 +136,68 @@ async def peer_of(port: int) -> AsyncIterator[Peer]:
         writer.transport.abort()
 
 
-def test_incomplete_messages_of_many_streams_take_no_more_than_the_connections_window() -> None:
+async def test_incomplete_messages_of_many_streams_take_no_more_than_the_connections_window() -> None:
     """404 MB by 100 streams, before: a stream whose message finds no room is ended, and the others go on."""
-
-    async def call() -> None:
-        async with serving() as (port, _), peer_of(port) as peer:
-            piece = b"\0" + MOST_BYTES.to_bytes(4, "big") + bytes(1 << 21)
-            streams = 100
-            peer.writer.write(b"".join(opened(STREAM, streams)))
-            for index in range(streams):
-                await peer.send(2 * index + 1, piece)
-            while len(peer.ends) < streams - (CONNECTION_WINDOW + MOST_BYTES) // (1 << 21):
-                peer.moved.clear()
-                await peer.moved.wait()
-            assert all((b"grpc-status", b"8") in ended for ended in peer.ends.values()), "RESOURCE_EXHAUSTED"
-            assert peer.gone_away is None
-
-    run(call)
+    async with serving() as (port, _), peer_of(port) as peer:
+        piece = b"\0" + MOST_BYTES.to_bytes(4, "big") + bytes(1 << 21)
+        streams = 100
+        peer.writer.write(b"".join(opened(STREAM, streams)))
+        for index in range(streams):
+            await peer.send(2 * index + 1, piece)
+        while len(peer.ends) < streams - (CONNECTION_WINDOW + MOST_BYTES) // (1 << 21):
+            peer.moved.clear()
+            await peer.moved.wait()
+        assert all((b"grpc-status", b"8") in ended for ended in peer.ends.values()), "RESOURCE_EXHAUSTED"
+        assert peer.gone_away is None
 
 
-def test_messages_that_nobody_reads_stop_the_peer_at_the_connections_window() -> None:
-    async def call() -> None:
-        async with serving() as (port, methods), peer_of(port) as peer:
-            methods.may_read.clear()
-            message = b"\0" + (1 << 20).to_bytes(4, "big") + bytes(1 << 20)
-            peer.writer.write(b"".join(opened(STREAM, 100)))
-            sent = 0
+async def test_messages_that_nobody_reads_stop_the_peer_at_the_connections_window() -> None:
+    async with serving() as (port, methods), peer_of(port) as peer:
+        methods.may_read.clear()
+        message = b"\0" + (1 << 20).to_bytes(4, "big") + bytes(1 << 20)
+        peer.writer.write(b"".join(opened(STREAM, 100)))
+        sent = 0
 
-            async def pour() -> None:
-                nonlocal sent
-                for number in count(1, 2):
-                    await peer.send(number % 200, message)
-                    sent += 1
+        async def pour() -> None:
+            nonlocal sent
+            for number in count(1, 2):
+                await peer.send(number % 200, message)
+                sent += 1
 
-            pouring = asyncio.create_task(pour())
-            while peer.room >= 1 << 17 or not sent:
-                peer.moved.clear()
-                await asyncio.wait({asyncio.ensure_future(peer.moved.wait()), pouring}, timeout=0.05)
-            stood = sent
-            assert stood <= (CONNECTION_WINDOW + MOST_BYTES) >> 20
-            assert peer.gone_away is None
-            methods.may_read.set()
-            while sent < 2 * stood:  # it goes on once they are read
-                await asyncio.wait({pouring}, timeout=0.01)
-            pouring.cancel()
-            await asyncio.wait({pouring})
-
-    run(call)
+        pouring = asyncio.create_task(pour())
+        while peer.room >= 1 << 17 or not sent:
+            peer.moved.clear()
+            await asyncio.wait({asyncio.ensure_future(peer.moved.wait()), pouring}, timeout=0.05)
+        stood = sent
+        assert stood <= (CONNECTION_WINDOW + MOST_BYTES) >> 20
+        assert peer.gone_away is None
+        methods.may_read.set()
+        while sent < 2 * stood:  # it goes on once they are read
+            await asyncio.wait({pouring}, timeout=0.01)
+        pouring.cancel()
+        await asyncio.wait({pouring})
 
 
-def test_answers_that_wait_for_a_window_without_end_end_the_connection() -> None:
+async def test_answers_that_wait_for_a_window_without_end_end_the_connection() -> None:
     """A client that gives no window (6.9.2) and goes on asking: its answers are not kept without limit."""
-
-    async def call() -> None:
-        async with serving() as (port, _):
-            size = 1 << 20
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 0}))
-            end = asyncio.create_task(end_of(reader))
-            for index in range((CONNECTION_WINDOW + MOST_BYTES) // size + 3):
-                number = 2 * index + 1
-                writer.write(headers(ECHO, number) + frame(frames.DATA, 0, number, b"\0" + size.to_bytes(4, "big")))
-                for begin in range(0, size, 1 << 17):
-                    last = frames.END_STREAM if begin + (1 << 17) == size else 0
-                    writer.write(frame(frames.DATA, last, number, bytes(1 << 17)))
-                try:
-                    await asyncio.wait_for(writer.drain(), PATIENCE)
-                except ConnectionError:
-                    break
-            async with asyncio.timeout(PATIENCE):
-                assert await end in {int(ErrorCode.ENHANCE_YOUR_CALM), None}
-            writer.close()
-
-    run(call)
+    async with serving() as (port, _):
+        size = 1 << 20
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 0}))
+        end = asyncio.create_task(end_of(reader))
+        for index in range((CONNECTION_WINDOW + MOST_BYTES) // size + 3):
+            number = 2 * index + 1
+            writer.write(headers(ECHO, number) + frame(frames.DATA, 0, number, b"\0" + size.to_bytes(4, "big")))
+            for begin in range(0, size, 1 << 17):
+                last = frames.END_STREAM if begin + (1 << 17) == size else 0
+                writer.write(frame(frames.DATA, last, number, bytes(1 << 17)))
+            try:
+                await asyncio.wait_for(writer.drain(), PATIENCE)
+            except ConnectionError:
+                break
+        async with asyncio.timeout(PATIENCE):
+            assert await end in {int(ErrorCode.ENHANCE_YOUR_CALM), None}
+        writer.close()
 
 
 async def end_of(reader: asyncio.StreamReader) -> int | None:
@@ -248,57 +212,49 @@ async def end_of(reader: asyncio.StreamReader) -> int | None:
             return int.from_bytes(payload[4:8], "big")
 
 
-def test_a_client_that_reads_nothing_is_not_read_from() -> None:
+async def test_a_client_that_reads_nothing_is_not_read_from() -> None:
     """Its answers would fill the memory otherwise: they wait in the transport."""
-
-    async def call() -> None:
-        async with serving() as (port, _):
-            _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-            writer.write(GREETING + window(0, 2**30))
-            asked = 0
-            message = bytes(60_000)
-
-            async def ask() -> None:
-                nonlocal asked
-                while True:
-                    writer.write(headers(ECHO, 2 * asked + 1) + data(message, 2 * asked + 1))
-                    asked += 1
-                    await writer.drain()
-
-            asking = asyncio.create_task(ask())
-            before = -1
-            while asked != before:  # until nothing moves: the kernel's buffers are full on both sides
-                before = asked
-                await asyncio.wait({asking}, timeout=0.5)
-            assert not asking.done()
-            assert asked * len(message) < 64 << 20
-            asking.cancel()
-            writer.transport.abort()
-            async with channel_to(port) as channel:
-                assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
-
-    run(call)
-
-
-def test_a_server_that_stops_ends_the_connection_of_a_client_that_reads_nothing() -> None:
-    """Its loop cannot be closed before: uvloop's waits without end for a socket that has still something to send."""
-
-    async def call() -> None:
-        methods, server = Methods(), Http2Server(MOST_BYTES)
-        server.add_generic_rpc_handlers((methods,))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+    async with serving() as (port, _):
         _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-        most = 2**30
-        windows = frames.settings({frames.INITIAL_WINDOW_SIZE: most}) + window(0, most)
-        writer.write(frames.PREFACE + windows + b"".join(opened(POUR, 1)))
-        await asyncio.to_thread(never, lambda: methods.poured == POURED, "the kernel's buffers took everything", 1.0)
-        assert methods.poured > 0
-        await server.stop(None)
-        assert not server.connections
-        writer.transport.abort()
+        writer.write(GREETING + window(0, 2**30))
+        asked = 0
+        message = bytes(60_000)
 
-    run(call)
+        async def ask() -> None:
+            nonlocal asked
+            while True:
+                writer.write(headers(ECHO, 2 * asked + 1) + data(message, 2 * asked + 1))
+                asked += 1
+                await writer.drain()
+
+        asking = asyncio.create_task(ask())
+        before = -1
+        while asked != before:  # until nothing moves: the kernel's buffers are full on both sides
+            before = asked
+            await asyncio.wait({asking}, timeout=0.5)
+        assert not asking.done()
+        assert asked * len(message) < 64 << 20
+        asking.cancel()
+        writer.transport.abort()
+        async with channel_to(port) as channel:
+            assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
+
+
+async def test_a_server_that_stops_ends_the_connection_of_a_client_that_reads_nothing() -> None:
+    """Its loop cannot be closed before: uvloop's waits without end for a socket that has still something to send."""
+    methods, server = Methods(), Http2Server(MOST_BYTES)
+    server.add_generic_rpc_handlers((methods,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    _reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+    most = 2**30
+    windows = frames.settings({frames.INITIAL_WINDOW_SIZE: most}) + window(0, most)
+    writer.write(frames.PREFACE + windows + b"".join(opened(POUR, 1)))
+    await asyncio.to_thread(never, lambda: methods.poured == POURED, "the kernel's buffers took everything", 1.0)
+    assert methods.poured > 0
+    await server.stop(None)
+    assert not server.connections
+    writer.transport.abort()
 
 
 def test_a_games_port_that_takes_messages_of_any_size_has_the_largest_window_of_the_protocol() -> None:
