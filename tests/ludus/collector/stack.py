@@ -1,5 +1,9 @@
-"""A real pool with real collector processes, a learner that grants rounds, and simulators that speak gRPC."""
+"""A real pool with real collector processes, a learner that grants rounds, and simulators that speak gRPC.
 
+Beside them: edge collectors in threads of the test, which the pool's edge reader serves and simulators dial.
+"""
+
+import asyncio
 import itertools
 import queue
 import threading
@@ -9,12 +13,14 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import grpc
+import grpc.aio
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import NetworkSpec, OpponentAssignment, PolicySpec
+from ludus.collector.edge import EdgeCollector
 from ludus.collector.messages import BehaviorAnnounced
 from ludus.collector.service import METHOD
 from ludus.collector.settings import CollectorSettings
@@ -22,10 +28,13 @@ from ludus.collector.snapshots.state import State
 from ludus.config.network import NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
-from ludus.protocol.options import TICKET_METADATA
+from ludus.protocol.options import COLLECTOR_SERVICE, SESSION_ID_METADATA, TICKET_METADATA
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.protocol.specs import spec_to_message
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.join import RunEnd, Target
 from tests.segments import columns_of, rows_of
+from worker.collectors.acting import POLICIES
 from worker.collectors.events import CollectorEvent, RoundCollected, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
@@ -304,3 +313,138 @@ def player(address: str, agents: int = 3, **options: str) -> Simulator:
     assert simulator.hello(SPEC).HasField("welcome")
     assert agents
     return simulator
+
+
+class Playing:
+    """A simulator that plays in a thread of its own until it is told to stop, or its stream ends."""
+
+    def __init__(self, simulator: Simulator, agents: int) -> None:
+        self.simulator = simulator
+        self.answers = 0
+        self.close: pb.Close | None = None
+        self._agents = range(agents)
+        self._stop = False
+        self._thread = threading.Thread(target=self._play)
+        self._thread.start()
+
+    def _play(self) -> None:
+        try:
+            self.simulator.step(self._agents)
+            while not self._stop:
+                response = self.simulator.receive()
+                if response.HasField("close"):
+                    self.close = response.close
+                    return
+                self.answers += 1
+                # Agent 0's episodes last 10 steps.
+                ended = [0] if self.answers % 10 == 0 else []
+                self.simulator.step(self._agents, ended=ended)
+        except (StopIteration, grpc.RpcError):
+            pass  # its collector died, or `stop` was called
+
+    def stop(self) -> None:
+        self._stop = True
+        self.simulator.vanish()
+        self._thread.join()
+
+
+def pids_of(pool: CollectorPool) -> list[int]:
+    return [child.process.pid for child in pool.children if child.process is not None]
+
+
+class Places:
+    """A gateway that knows one attempt: it assigns each edge collector to the attempt's edge reader."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        """Of the edge reader; empty: the run has no attempt."""
+
+    def handler(self) -> "grpc.GenericRpcHandler[pb.JoinRequest, pb.JoinResponse]":
+        async def join(request: pb.JoinRequest, _: object) -> pb.JoinResponse:
+            if not self.address:
+                return pb.JoinResponse(wait=pb.Wait(reason="the run has no attempt", retry_after_seconds=0.1))
+            assignment = pb.Assignment(address=self.address, ticket="", run_id=request.run)
+            return pb.JoinResponse(assignment=assignment)
+
+        method = grpc.unary_unary_rpc_method_handler(
+            join,
+            request_deserializer=pb.JoinRequest.FromString,
+            response_serializer=pb.JoinResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(COLLECTOR_SERVICE.strip("/"), {"Join": method})
+
+
+class Edge:
+    """A game machine: an edge collector, and the port that its simulators dial."""
+
+    def __init__(self, places: Places, *, shares_memory: bool) -> None:
+        self.address = ""
+        self.said: list[str] = []
+        self.end: RunEnd | SimulatorError | None = None
+        """How its run ended, once it has."""
+        self._places = places
+        self._shares_memory = shares_memory
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="edge-collector")
+        self._thread.start()
+        assert self._listening.wait(PATIENCE), "the edge collector does not listen"
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((self._places.handler(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        target = Target(f"127.0.0.1:{port}", "run-1", token="")
+        edge = self._collector = EdgeCollector(
+            target, POLICIES, lambda _, sentence: self.said.append(sentence), shares_memory=self._shares_memory
+        )
+        self.address = f"127.0.0.1:{await edge.listen()}"
+        self._listening.set()
+        self._task = asyncio.ensure_future(edge.run())
+        try:
+            self.end = await self._task
+        except SimulatorError as error:
+            self.end = error
+        except asyncio.CancelledError:
+            pass
+        await edge.close()
+        await server.stop(0)
+
+    def exchange(self, message: bytes, session_id: str) -> bytes:
+        """Be a Unity game of this process: make one call, and return the reply."""
+        call = self._collector.exchange(message, [(SESSION_ID_METADATA, session_id)])
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)[0]
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive(), self.said
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self.join()
+
+
+def reader_of(learner: Learner) -> str:
+    """Return the address of an attempt's edge reader, which is started where it was not."""
+    learner.pool.open_places()
+    children = learner.pool.children
+    learner.until(lambda: children.reader is not None and children.reader.endpoint is not None)
+    assert children.reader is not None
+    assert children.reader.endpoint is not None
+    return children.reader.endpoint.address
+
+
+@contextmanager
+def edge_collectors(learner: Learner, count: int = 1, *, shares_memory: bool = False) -> Iterator[list[Edge]]:
+    """Start edge collectors that join the attempt of a learner, by streams or, if they may, in its memory."""
+    places = Places()
+    places.address = reader_of(learner)
+    edges = [Edge(places, shares_memory=shares_memory) for _ in range(count)]
+    try:
+        yield edges
+    finally:
+        for edge in edges:
+            edge.close()

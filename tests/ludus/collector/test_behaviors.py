@@ -12,12 +12,11 @@ from ludus.collector.commands import OpponentAssignment
 from ludus.collector.messages import MatchesEnded, SimulatorStarted, StepsPlayed
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
-from tests.ludus.collector.stack import Learner, Simulator, learner
+from tests.ludus.collector.stack import Learner, Simulator, learner, pids_of
 from tests.ludus.collector.unity.players import Participant
 from tests.ludus.collector.world import NETWORK, spec_of, weights_of
 from tests.unity.descriptions import Behavior
 from tests.waiting import eventually
-from tests.worker.collectors.playing import pids_of
 from worker.collectors.events import Endpoint, RoundCollected, TeamAnnounced
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"

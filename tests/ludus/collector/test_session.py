@@ -13,9 +13,8 @@ from ludus.config.environment_parameters import Lesson
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import samplers_from_messages
 from ludus.protocol.environment_parameters import Constant, Gaussian, MultiRangeUniform, ParameterValue, Uniform
-from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, player
+from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, Simulator, learner, pids_of, player
 from tests.waiting import eventually
-from tests.worker.collectors.playing import pids_of
 from worker.collectors.events import CollectorDied, Endpoint, EpisodesEnded
 from worker.trainer.environment_parameters import EnvironmentParameterManager
 

@@ -8,9 +8,8 @@ import torch
 from ludus.collector.messages import (
     BehaviorAnnounced,
 )
-from tests.ludus.collector.stack import SPEC, learner, player
+from tests.ludus.collector.stack import SPEC, Playing, learner, player
 from tests.waiting import eventually
-from tests.worker.collectors.playing import Playing
 from worker.collectors.events import EpisodesEnded, RoundCollected
 from worker.experience.rollout import Rollout
 

@@ -18,11 +18,10 @@ from ludus.collector.messages import (
     SimulatorLeft,
 )
 from ludus.collector.settings import CollectorSettings
-from tests.ludus.collector.stack import SPEC, learner, player
+from tests.ludus.collector.stack import SPEC, Playing, learner, pids_of, player
 from tests.ludus.protocol.test_tls import CERTIFICATE, PRIVATE
 from tests.ports import free_port
 from tests.waiting import eventually, never
-from tests.worker.collectors.playing import Playing, pids_of
 from worker.collectors.events import CollectorDied, Endpoint, RoundCollected
 from worker.collectors.pool import CollectorPool, CollectorStartError
 from worker.collectors.processes import WarmCollector

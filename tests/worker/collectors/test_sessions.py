@@ -18,9 +18,8 @@ from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.tickets import TicketClaims, sign
-from tests.ludus.collector.stack import SPEC, Learner, Simulator, learner, player
+from tests.ludus.collector.stack import SPEC, Learner, Playing, Simulator, learner, pids_of, player
 from tests.waiting import eventually
-from tests.worker.collectors.playing import Playing, pids_of
 from worker.collectors.events import CollectorDied, Endpoint, EpisodesEnded, RoundCollected, SegmentsDelivered
 
 

@@ -22,11 +22,20 @@ from ludus.protocol.batches import Outcome
 from ludus.protocol.options import REASON_METADATA, TICKET_METADATA
 from ludus.protocol.tickets import TicketClaims, sign
 from tests.ludus.collector.snapshots.test_sessions import resuming
-from tests.ludus.collector.stack import PATIENCE, SPEC, Learner, learner, player
+from tests.ludus.collector.stack import (
+    PATIENCE,
+    SPEC,
+    Edge,
+    Learner,
+    Places,
+    edge_collectors,
+    learner,
+    player,
+    reader_of,
+)
 from tests.ludus.collector.test_behaviors import BLUE, POLICIES, RED, Duel
 from tests.ludus.collector.world import NETWORK
 from tests.worker.collectors.edge.segments import NUMBER, good
-from tests.worker.collectors.edge.world import Edge, Places, edge_collectors, reader_of
 from worker.collectors.edge.reader import METHOD
 from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, HandedOver, SegmentsDelivered
 from worker.collectors.processes import NUMBERS

@@ -9,11 +9,10 @@ import pytest
 
 from ludus.collector.messages import TimesMeasured
 from ludus.protocol.mlagents import agent_pb2 as agent
-from tests.ludus.collector.stack import PATIENCE, Learner, learner, player
+from tests.ludus.collector.stack import PATIENCE, Learner, edge_collectors, learner, player
 from tests.ludus.collector.unity.messages import NAME, brain, message, numbers
 from tests.ludus.games.unity.fakes import introduction
 from tests.ports import free_port
-from tests.worker.collectors.edge.world import edge_collectors
 from worker.collectors import processes
 from worker.collectors.events import (
     CollectorDied,
