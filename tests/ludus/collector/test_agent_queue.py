@@ -3,22 +3,17 @@
 import pytest
 
 from ludus.protocol.codes import CloseCode, ProtocolError
-from tests.ludus.collector.world import FIRST_TICK, World
+from tests.ludus.collector.world import FIRST_TICK, World, playing
 from tests.segments import columns_of
 from worker.experience.rollout import gather
 
 
 def test_an_agent_that_ends_while_it_waits_is_not_answered() -> None:
-    world = World(size=2)
-    world.join(0)
-    world.grant(0)
-    world.step(0, decide=[1, 2])
-    world.run()
-    world.step(0, decide=[1, 2])
-    world.run()  # held: the round is used up
+    world = playing(size=2)
+    world.play(0, decide=[1, 2])
+    world.play(0, decide=[1, 2])  # held: the round is used up
 
-    world.step(0, end=[2])
-    world.run()
+    world.play(0, end=[2])
     world.grant(1)
 
     assert world.members[0].states("acting") == [1]
@@ -28,8 +23,7 @@ def test_an_agent_that_ends_while_it_waits_is_not_answered() -> None:
 def test_asking_twice_is_an_error_that_leaves_the_first_question_alone() -> None:
     world = World(size=2)
     world.join(0)
-    world.step(0, decide=[1])
-    world.run()
+    world.play(0, decide=[1])
 
     with pytest.raises(ProtocolError) as raised:
         world.step(0, decide=[1])
@@ -38,11 +32,8 @@ def test_asking_twice_is_an_error_that_leaves_the_first_question_alone() -> None
 
 
 def test_two_messages_of_one_simulator_in_one_turn_build_on_each_other() -> None:
-    world = World()
-    world.join(0)
-    world.grant(0)
-    world.step(0, decide=[1])
-    world.run()
+    world = playing()
+    world.play(0, decide=[1])
 
     world.step(0, end=[1])
     world.step(0, decide=[1])
@@ -53,22 +44,16 @@ def test_two_messages_of_one_simulator_in_one_turn_build_on_each_other() -> None
 
 
 def test_the_end_of_an_unknown_agent_is_ignored() -> None:
-    world = World()
-    world.join(0)
-    world.grant(0)
+    world = playing()
 
-    world.step(0, end=[99])
-    world.run()
+    world.play(0, end=[99])
 
     assert not world.segments
     assert world.recorder.take_episodes() is None
 
 
 def test_messages_of_one_turn_have_ticks_of_their_own() -> None:
-    world = World(size=100)
-    for simulator in (0, 1):
-        world.join(simulator)
-    world.grant(0)
+    world = playing(2, size=100)
     for simulator in (0, 1):
         world.step(simulator, decide=[1, 2])
     world.run()
@@ -91,12 +76,8 @@ def test_messages_of_one_turn_have_ticks_of_their_own() -> None:
 
 
 def test_agents_that_join_later_and_other_simulators_share_one_forward_pass() -> None:
-    world = World(size=100)
-    for simulator in range(3):
-        world.join(simulator)
-    world.grant(0)
-    world.step(0, decide=[1])
-    world.run()
+    world = playing(3, size=100)
+    world.play(0, decide=[1])
 
     world.step(0, decide=[1, 9])
     world.step(1, decide=[1])

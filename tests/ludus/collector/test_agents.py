@@ -5,7 +5,7 @@ import pytest
 
 from ludus.collector.messages import EPISODE_DTYPE
 from ludus.protocol.codes import CloseCode, ProtocolError
-from tests.ludus.collector.world import World
+from tests.ludus.collector.world import World, playing
 
 
 def versions(world: World) -> list[int]:
@@ -17,51 +17,36 @@ def versions(world: World) -> list[int]:
 
 
 def test_the_version_of_an_episode_is_that_of_its_first_answer() -> None:
-    world = World(size=1000)
-    world.join(0)
-    world.grant(0)
+    world = playing(size=1000)
     world.runner.stop_recording()
     world.runner.version = 7
-    world.step(0, decide=[1, 2])
-    world.run()
+    world.play(0, decide=[1, 2])
 
     world.runner.version = 8
-    world.step(0, decide=[1, 2])
-    world.run()
-    world.step(0, end=[1])
-    world.run()
+    world.play(0, decide=[1, 2])
+    world.play(0, end=[1])
     assert versions(world) == [7], "newer weights have answered since"
 
-    world.step(0, decide=[1])
-    world.run()
-    world.step(0, end=[1, 2])
-    world.run()
+    world.play(0, decide=[1])
+    world.play(0, end=[1, 2])
     assert sorted(versions(world)) == [7, 8]
 
 
 def test_recorded_episodes_have_versions_too() -> None:
-    world = World(size=1000)
-    world.join(0)
-    world.grant(0)
-    world.step(0, decide=[1])
-    world.run()
+    world = playing(size=1000)
+    world.play(0, decide=[1])
 
-    world.step(0, end=[1])
-    world.run()
+    world.play(0, end=[1])
 
     assert versions(world) == [world.runner.version]
 
 
 def test_ids_that_never_return_do_not_fill_memory() -> None:
-    world = World(size=10_000)
-    world.join(0)
-    world.grant(0)
+    world = playing(size=10_000)
 
     for agent in range(2_000):
-        world.step(0, decide=[agent])
-        world.run()
-        world.step(0, end=[agent])
-        world.run()
+        world.play(0, decide=[agent])
+        world.play(0, end=[agent])
 
     assert len(world.members[0].agent_index.table) <= 64
     assert len(world.recorder.agents.state) <= 128

@@ -5,15 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from ludus.protocol.batches import Outcome
-from tests.ludus.collector.world import End, Member, World, spec_of
+from tests.ludus.collector.world import End, Member, World, playing, spec_of
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World(spec_of("Duel"), size=10_000)
-    made.grant(0)
+    made = playing(0, spec=spec_of("Duel"), size=10_000)
     yield made
     made.arena.close()
 
@@ -161,8 +160,7 @@ def test_an_exchange_in_another_simulator_does_not_matter(world: World) -> None:
 
 
 def test_opponents_may_be_of_another_behavior() -> None:
-    world = World(spec_of("Striker"), size=10_000)
-    world.grant(0)
+    world = playing(0, spec=spec_of("Striker"), size=10_000)
     game = world.join(0, "Striker?team=0", "Goalie?team=1")
     world.assign({1: [3]}, behavior="Goalie")
     for _ in range(2):

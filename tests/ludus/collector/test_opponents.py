@@ -5,15 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from ludus.collector.opponents import NO_POLICY, History
-from tests.ludus.collector.world import End, World, spec_of
+from tests.ludus.collector.world import End, World, playing, spec_of
 
 RED, BLUE, GREEN = "Duel?team=0", "Duel?team=1", "Duel?team=2"
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    made = World(spec_of("Duel"), size=10_000)
-    made.grant(0)
+    made = playing(0, spec=spec_of("Duel"), size=10_000)
     yield made
     made.arena.close()
 

@@ -7,13 +7,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from ludus.collector.exploration import PinkNoise
 from tests.examples import examples
-from tests.ludus.collector.world import World
+from tests.ludus.collector.world import World, playing
 
 
 def test_a_round_has_exactly_its_size_though_messages_do_not_divide_it() -> None:
-    world = World(size=20)
-    world.join(0)
-    world.grant(0)
+    world = playing(size=20)
 
     reports = []
     for _ in range(4):
@@ -32,10 +30,7 @@ def test_a_round_has_exactly_its_size_though_messages_do_not_divide_it() -> None
 
 
 def test_a_round_that_has_ended_is_answered_no_more_and_its_steps_are_delivered_as_they_return() -> None:
-    world = World(size=20)
-    world.join(0)
-    world.join(1)
-    world.grant(0)
+    world = playing(2, size=20)
     for simulator in (0, 1):
         world.step(simulator, decide=range(4))
     world.run()
@@ -58,8 +53,7 @@ def test_a_quota_that_is_extended_goes_on_with_the_same_round() -> None:
     world = World(size=20)
     world.join(0)
     world.grant(0, 4)
-    world.step(0, decide=range(4))
-    world.run()
+    world.play(0, decide=range(4))
     world.step(0, decide=range(4))
     assert world.run().deliver, "the quota is used"
     assert world.members[0].states("waiting") == list(range(4))
@@ -71,33 +65,23 @@ def test_a_quota_that_is_extended_goes_on_with_the_same_round() -> None:
 
 
 def test_a_held_message_does_not_hold_the_simulator_that_owes_a_step() -> None:
-    world = World(size=3)
-    world.join(0)
-    world.grant(0)
-    world.step(0, decide=[1, 2])
-    world.run()
-    world.step(0, decide=[3])
-    world.run()
+    world = playing(size=3)
+    world.play(0, decide=[1, 2])
+    world.play(0, decide=[3])
 
     # Permits are used up, but the game cannot bring agents 1 and 2 back before agent 3 moves again.
-    world.step(0, decide=[3])
-    world.run()
+    world.play(0, decide=[3])
 
     assert world.members[0].states("acting") == [1, 2, 3]
-    world.step(0, decide=[1, 2])
-    world.run()
+    world.play(0, decide=[1, 2])
     assert world.delivered[0] == 3
     assert world.members[0].states("waiting") == [1, 2]
 
 
 def test_an_overdraft_larger_than_the_quota_does_not_hold_the_simulator_that_owes_a_step_of_it() -> None:
-    world = World(size=2)
-    world.join(0)
-    world.grant(0)
-    world.step(0, decide=[1, 2, 3])
-    world.run()
-    world.step(0, decide=[1, 2])  # agent 3 owes a step of round 1
-    world.run()
+    world = playing(size=2)
+    world.play(0, decide=[1, 2, 3])
+    world.play(0, decide=[1, 2])  # agent 3 owes a step of round 1
     assert world.members[0].states("waiting") == [1, 2]
 
     world.quota.grant(1, 0, size=2)
@@ -121,10 +105,7 @@ def test_weights_of_the_round_are_waited_for() -> None:
 
 
 def test_steps_of_a_simulator_that_left_are_collected_from_others() -> None:
-    world = World(size=10)
-    world.join(0)
-    world.join(1)
-    world.grant(0)
+    world = playing(2, size=10)
     for _ in range(2):
         world.step(0, decide=[1, 2])
         world.step(1, decide=[1])
@@ -134,18 +115,14 @@ def test_steps_of_a_simulator_that_left_are_collected_from_others() -> None:
     for _ in range(30):
         if world.members[1].states("waiting"):
             break
-        world.step(1, decide=[1])
-        world.run()
+        world.play(1, decide=[1])
 
     assert world.delivered[0] == 10
     assert {segment.simulator for segment in world.segments} == {1}
 
 
 def test_pink_noise_goes_on_with_the_agent_whoever_asks_beside_it() -> None:
-    world = World(size=10_000)
-    world.join(0)
-    world.join(1)
-    world.grant(0)
+    world = playing(2, size=10_000)
     world.runner.noise = PinkNoise(1)
     pulls = []
     for _ in range(500):
@@ -161,11 +138,8 @@ def test_pink_noise_goes_on_with_the_agent_whoever_asks_beside_it() -> None:
 
 
 def test_without_pink_noise_the_policy_draws_its_own() -> None:
-    world = World(size=100)
-    world.join(0)
-    world.grant(0)
-    world.step(0, decide=[1])
-    world.run()
+    world = playing(size=100)
+    world.play(0, decide=[1])
 
     assert world.policy.driven_by == [None]
 

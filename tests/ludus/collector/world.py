@@ -414,6 +414,11 @@ class World:
         ends = [End(agent, truncated=truncate) for agent in end]
         self.members[simulator].send({self.spec.name: decide}, {self.spec.name: ends})
 
+    def play(self, simulator: int, **options: Any) -> RunnerReport:
+        """Stage a message of the only name and let the runners have their turns."""
+        self.step(simulator, **options)
+        return self.run()
+
     def draw(self) -> tuple[list[float], float]:
         """Return an observation and a reward that were never seen before."""
         self._clock += 1
@@ -466,3 +471,12 @@ class World:
             assert number not in self.recorded, "no step is delivered twice"
             self.recorded[number] = segment.round
         self.recorder.segments.blocks.extend(segment.blocks)
+
+
+def playing(simulators: int = 1, **options: Any) -> World:
+    """Return a world that some simulators have joined, and whose first round is granted."""
+    world = World(**options)
+    for simulator in range(simulators):
+        world.join(simulator)
+    world.grant(0)
+    return world
