@@ -147,7 +147,7 @@ def resumed(database: Database, claim: Claim, step: int) -> tuple[Claim, float, 
     ledger = AttemptLedger(database, claim)
     path = f"runs/{claim.run_id}/{claim.attempt}/{step}"
     ledger.checkpoints.add(make_checkpoint(step, steps={"CartPole": step}, path=path))
-    ledger.release("released", "The worker stops.", counts=False)
+    ledger.release("released", "The worker stops.")
     with database.read() as session:
         backend = int(session.execute(text("SELECT pg_backend_pid()")).scalar_one())
     began = time.process_time() + processor_time(backend)
