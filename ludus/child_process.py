@@ -190,10 +190,18 @@ def end_with_parent(parent: int | None = None) -> None:
     named = os.environ.pop(PARENT, None)
     if parent is None and named is None:
         return
-    if _ON_LINUX:
-        _signal_at_death_of(int(named or 0) if parent is None else parent)
-    else:
+    if not _ON_LINUX:
         threading.Thread(target=_end_with_standard_input, daemon=True).start()
+        return
+    import ctypes  # noqa: PLC0415  only here and only on Linux
+
+    pr_set_pdeathsig = 1  # linux/prctl.h
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if os.getppid() != (int(named or 0) if parent is None else parent):  # it ended before the call above
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def describe_exit(code: int) -> str:
@@ -215,18 +223,6 @@ def last_lines(file: Path) -> list[str]:
     except OSError:
         return []
     return [line.rstrip() for line in text.splitlines() if line.strip()][-TAIL_LINES:]
-
-
-def _signal_at_death_of(parent: int) -> None:
-    import ctypes  # noqa: PLC0415  only here and only on Linux
-
-    pr_set_pdeathsig = 1  # linux/prctl.h
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    if os.getppid() != parent:  # it ended before the call above
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end_with_standard_input() -> None:

@@ -86,7 +86,15 @@ class LazyGroup(click.Group):
             assert isinstance(command, click.Command)
             return command
         command = _plugged_in().get(cmd_name) or super().get_command(ctx, cmd_name)
-        return _left_out(cmd_name) if command is None and cmd_name in EXTRAS else command
+        if command is not None or cmd_name not in EXTRAS:
+            return command
+
+        def explain(**_arguments: object) -> None:
+            raise client_only(cmd_name)
+
+        anything = click.Argument(["anything"], nargs=-1, type=click.UNPROCESSED)
+        settings = {"ignore_unknown_options": True, "help_option_names": list[str]()}
+        return click.Command(cmd_name, callback=explain, params=[anything], context_settings=settings, hidden=True)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; a missing library gives a sentence, not a traceback."""
@@ -109,17 +117,6 @@ def _plugged_in() -> dict[str, click.Command]:
             if error.name is None or not entry.module.startswith(error.name):
                 raise
     return commands
-
-
-def _left_out(name: str) -> click.Command:
-    """Return a command that names the package which this installation does not have."""
-
-    def explain(**_arguments: object) -> None:
-        raise client_only(name)
-
-    anything = click.Argument(["anything"], nargs=-1, type=click.UNPROCESSED)
-    settings = {"ignore_unknown_options": True, "help_option_names": list[str]()}
-    return click.Command(name, callback=explain, params=[anything], context_settings=settings, hidden=True)
 
 
 def client_only(name: str) -> click.ClickException:

@@ -125,7 +125,14 @@ def upgrade(
 
     Prints changed and dropped keys, and remaining tasks, to standard error. Comments are not kept.
     """
-    lessons = None if curriculum is None else _curricula(curriculum)
+    lessons: JsonObject | str | None = None
+    if curriculum is not None and curriculum.is_dir():
+        files = sorted(curriculum.glob("*.json"))
+        if not files:
+            raise click.UsageError(f"there is no JSON file in {curriculum}")
+        lessons = {name: form for path in files for name, form in _json_curricula(path).items()}
+    elif curriculum is not None:
+        lessons = _json_curricula(curriculum) if curriculum.suffix == ".json" else _text(curriculum)
     samplers = None if sampler is None else sampler.content
     with sending(file.name):
         done = client.configs.upgrade(file.content, curriculum=lessons, sampler=samplers)
@@ -139,16 +146,6 @@ def upgrade(
             echo(line, err=True)
 
     print_answer(done, show, as_json=as_json)
-
-
-def _curricula(path: Path) -> JsonObject | str:
-    """Read curricula: a file, or all JSON files of a folder."""
-    if path.is_dir():
-        files = sorted(path.glob("*.json"))
-        if not files:
-            raise click.UsageError(f"there is no JSON file in {path}")
-        return {name: form for file in files for name, form in _json_curricula(file).items()}
-    return _json_curricula(path) if path.suffix == ".json" else _text(path)
 
 
 def _text(path: Path) -> str:

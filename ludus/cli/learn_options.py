@@ -207,23 +207,25 @@ def _mapping(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
-def _build(kind: type[Section], values: Mapping[str, object]) -> Section:
+def _build(kind: type[Section], values: Mapping[str, Any]) -> Section:
     """Return a section with its values converted as ML-Agents does."""
     hints = get_type_hints(kind)
-    return kind(**{key: _convert(kind, key, hints[key], value) for key, value in values.items()})
-
-
-def _convert(kind: type, key: str, hint: object, value: Any) -> object:
-    optional = type(None) in get_args(hint)
-    if value is None and optional:
-        return None
-    plain = next(member for member in get_args(hint) if member is not type(None)) if optional else hint
-    try:
-        if plain in {int, float, bool, str}:
-            return plain(value)
-        return [str(item) for item in value]
-    except (TypeError, ValueError) as error:
-        raise LearnError(f"{value!r} is no {getattr(plain, '__name__', 'list')} for {kind.__name__}.{key}.") from error
+    converted: dict[str, Any] = {}
+    for key, value in values.items():
+        members = get_args(hints[key])
+        optional = type(None) in members
+        plain = next(member for member in members if member is not type(None)) if optional else hints[key]
+        try:
+            if value is None and optional:
+                converted[key] = None
+            elif plain in {int, float, bool, str}:
+                converted[key] = plain(value)
+            else:
+                converted[key] = [str(item) for item in value]
+        except (TypeError, ValueError) as error:
+            name = getattr(plain, "__name__", "list")
+            raise LearnError(f"{value!r} is no {name} for {kind.__name__}.{key}.") from error
+    return kind(**converted)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

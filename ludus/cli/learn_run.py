@@ -225,12 +225,32 @@ def server_document(client: Client, settings: LearnSettings, say: Say) -> JsonOb
 
 def open_run(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> Run:
     """Create the run, or find the one to continue. Raises LearnError, ApiError."""
-    if settings.checkpoints.resume:
-        say(info(f"Resuming from {folder.path.as_posix()}."))
-        run, step = _resumed(client, settings, folder, say)
-        say(info(f"Resuming training from step {step}."))
-        return run
-    return client.runs.create(server_document(client, settings, say), name=_name(settings))
+    if not settings.checkpoints.resume:
+        return client.runs.create(server_document(client, settings, say), name=_name(settings))
+    say(info(f"Resuming from {folder.path.as_posix()}."))
+    journal = folder.read_journal()
+    if journal is None:
+        raise LearnError(
+            f"{folder.path.as_posix()} was not written by Ludus, so --resume has no run to continue; start "
+            "from its networks with --initialize-from instead."
+        )
+    try:
+        run = client.runs.get(journal.run)
+    except NotFound as error:
+        raise LearnError(
+            f"The server at {client.server} does not have the run {journal.run} of {folder.path.as_posix()}; name "
+            f"{journal.server or 'the one that trained it'} with --server."
+        ) from error
+    step = run.step
+    if run.state in TERMINAL_STATES:
+        run, step = _continued(client, settings, folder, journal, run, say)
+    elif settings.checkpoints.inference:
+        raise LearnError(f"Run {run.id} still trains; stop it (ludus run stop {run.id}) before --inference.")
+    elif run.state == "PAUSED":
+        run = client.runs.resume(run.id)
+        step = run.step
+    say(info(f"Resuming training from step {step}."))
+    return run
 
 
 def begin_anew(client: Client, folder: Folder) -> None:
@@ -312,30 +332,6 @@ def _name(settings: LearnSettings) -> str | None:
     return f"{name[:180]}{PLAYS}" if name and settings.checkpoints.inference else name
 
 
-def _resumed(client: Client, settings: LearnSettings, folder: Folder, say: Say) -> tuple[Run, int]:
-    """Return the run that continues in a folder, and its first step: the folder's own run, or one that continues it."""
-    journal = folder.read_journal()
-    if journal is None:
-        raise LearnError(
-            f"{folder.path.as_posix()} was not written by Ludus, so --resume has no run to continue; start "
-            "from its networks with --initialize-from instead."
-        )
-    try:
-        run = client.runs.get(journal.run)
-    except NotFound as error:
-        raise LearnError(
-            f"The server at {client.server} does not have the run {journal.run} of {folder.path.as_posix()}; name "
-            f"{journal.server or 'the one that trained it'} with --server."
-        ) from error
-    if run.state in TERMINAL_STATES:
-        return _continued(client, settings, folder, journal, run, say)
-    if settings.checkpoints.inference:
-        raise LearnError(f"Run {run.id} still trains; stop it (ludus run stop {run.id}) before --inference.")
-    if run.state == "PAUSED":
-        run = client.runs.resume(run.id)
-    return run, run.step
-
-
 def _continued(
     client: Client, settings: LearnSettings, folder: Folder, journal: Journal, ended: Run, say: Say
 ) -> tuple[Run, int]:
@@ -364,30 +360,24 @@ def _initialize(client: Client, document: JsonObject, settings: LearnSettings, s
     if not isinstance(behaviors, dict):
         return
     document["behaviors"] = named = {}
+    folder = settings.initial_folder
     for name, behavior in behaviors.items():
         init_path = behavior.get("init_path") if isinstance(behavior, dict) else None
-        path = _initial_path(settings, name, init_path)
+        if init_path is None:
+            path = None if folder is None else Folder(folder).behavior(name) / "checkpoint.pt"
+        else:
+            path = Path(str(init_path))
+            if folder is not None and path.parent == Path():
+                path = Folder(folder).behavior(name) / path
         named[name] = behavior
         if path is not None:
+            if not (path.is_file() and path.suffix == ".pt"):
+                raise LearnError(f"Could not initialize from {path}. file does not exists or is not a `.pt` file")
             section = {key: value for key, value in (behavior or {}).items() if key != "init_path"}
             uploaded = client.uploaded_checkpoints.upload(path, name=to_name(path.stem), behavior=name)
             named[name] = {**section, "initialize_from": uploaded.id}
             say(info(f"Initializing from {path.as_posix()}."))
             say(info(f"Starting training from step 0 and saving to {settings.folder.as_posix()}/{name}."))
-
-
-def _initial_path(settings: LearnSettings, behavior: str, init_path: object) -> Path | None:
-    """Return the file that a behavior begins with, as in ML-Agents. Raises LearnError if it is not a `.pt` file."""
-    folder = settings.initial_folder
-    if init_path is None:
-        path = None if folder is None else Folder(folder).behavior(behavior) / "checkpoint.pt"
-    else:
-        path = Path(str(init_path))
-        if folder is not None and path.parent == Path():
-            path = Folder(folder).behavior(behavior) / path
-    if path is not None and not (path.is_file() and path.suffix == ".pt"):
-        raise LearnError(f"Could not initialize from {path}. file does not exists or is not a `.pt` file")
-    return path
 
 
 def _uploaded(client: Client, value: object, known: dict[Path, str]) -> object:

@@ -113,7 +113,14 @@ def fields(record: object, columns: str, **computed: Column) -> list[tuple[str, 
     labelled = []
     for column in columns.split(", "):
         label, _, name = column.rpartition("=")
-        value = computed[name](record) if name in computed else _for_people(name, getattr(record, name))
+        if name in computed:
+            value = computed[name](record)
+        elif isinstance(value := getattr(record, name), datetime):
+            value = ago(value)
+        elif name == "size" and isinstance(value, int):
+            value = size(value)
+        elif isinstance(value, int | float) and name not in _NAMES:
+            value = number(value)
         labelled.append((label or re.sub("_(at|id)$", "", name).replace("_", " "), value))
     return labelled
 
@@ -193,14 +200,6 @@ def span(seconds: float) -> str:
         if count or parts:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2]) or "0s"
-
-
-def _for_people(name: str, value: object) -> object:
-    if isinstance(value, datetime):
-        return ago(value)
-    if name == "size" and isinstance(value, int):
-        return size(value)
-    return number(value) if isinstance(value, int | float) and name not in _NAMES else value
 
 
 def _cell(value: object) -> str:

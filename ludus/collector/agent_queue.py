@@ -240,7 +240,20 @@ class AgentQueue:
         staged, self.staged = self.staged, []
         ended = [item for item in staged if item.terminals is not None]
         if ended:
-            self._absorb_terminals(ended)
+            if self.observer is not None:
+                for item in ended:
+                    self.observer.ending(self.recorder.agents, item)
+            batches = [item.batch.terminals for item in ended if item.batch.terminals is not None]
+            slots = [item.terminals for item in ended if item.terminals is not None]
+            ticks = join_ticks([(item.tick, len(those)) for item, those in zip(ended, slots, strict=True)])
+            if len(ended) == 1:
+                void = self.recorder.end(slots[0], batches[0], ticks)
+            else:
+                void = self.recorder.end(np.concatenate(slots), join_terminals(batches), ticks)
+            if len(void):
+                for batch in self.waiting:
+                    batch.keep_rows(~np.isin(batch.slots, void))
+                self.waiting = [batch for batch in self.waiting if batch.rows]
         decided = [item.batch.decisions for item in staged if item.batch.decisions is not None]
         if fresh is not None:
             joined = decided[0] if len(decided) == 1 else join_decisions(decided, fresh.observations, fresh.masks)
@@ -252,22 +265,6 @@ class AgentQueue:
                 self.waiting.append(fresh)
         for item in staged:
             item.agent_index.staged = False
-
-    def _absorb_terminals(self, ended: list[Staged]) -> None:
-        if self.observer is not None:
-            for item in ended:
-                self.observer.ending(self.recorder.agents, item)
-        batches = [item.batch.terminals for item in ended if item.batch.terminals is not None]
-        slots = [item.terminals for item in ended if item.terminals is not None]
-        ticks = join_ticks([(item.tick, len(those)) for item, those in zip(ended, slots, strict=True)])
-        if len(ended) == 1:
-            void = self.recorder.end(slots[0], batches[0], ticks)
-        else:
-            void = self.recorder.end(np.concatenate(slots), join_terminals(batches), ticks)
-        if len(void):
-            for batch in self.waiting:
-                batch.keep_rows(~np.isin(batch.slots, void))
-            self.waiting = [batch for batch in self.waiting if batch.rows]
 
     @property
     def _waiting_parts(self) -> list[Part]:

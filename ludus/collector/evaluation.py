@@ -88,10 +88,15 @@ class EvaluationEpisodes:
             self._note(watch, key, agents, slots, batch, rows[lived[rows]])
             if key[0] and agents.plays_on(staged.agent_index, key[1], slots):
                 continue
-            if key in watch.lives:
-                watch.ended[key] = _game(watch.lives[key], batch, rows)
-            else:
+            if key not in watch.lives:
                 watch.expected.discard(key)  # it was over before an agent could act
+                continue
+            life, truncated = watch.lives[key], bool(batch.truncated[rows].all())
+            outcome = reported_outcome(batch, rows)
+            if outcome is None:  # a game that a time limit interrupted is a draw, unless the simulator says otherwise
+                outcome = Outcome.DRAW if truncated else outcome_by_reward(batch, rows)
+            mean = sum(life.returns) / len(life.returns)
+            watch.ended[key] = EndedGame(outcome, mean, life.length, truncated)
         if not watch.expected:
             watch.expected = None
         elif watch.expected <= watch.ended.keys():
@@ -134,19 +139,6 @@ def _keys(
         return [(False, agent) for agent in agents.tolist()]
     pairs = zip(agents.tolist(), groups[rows].tolist(), strict=True)
     return [(True, group) if group else (False, agent) for agent, group in pairs]
-
-
-def _game(life: _Life, batch: TerminalBatch, rows: npt.NDArray[np.intp]) -> EndedGame:
-    """Return the result of a game, whose last agents end in some rows.
-
-    One that a time limit interrupted is a draw, unless the simulator says otherwise.
-    """
-    truncated = bool(batch.truncated[rows].all())
-    outcome = reported_outcome(batch, rows)
-    if outcome is None:
-        outcome = Outcome.DRAW if truncated else outcome_by_reward(batch, rows)
-    mean = sum(life.returns) / len(life.returns)
-    return EndedGame(outcome, mean, life.length, truncated)
 
 
 @dataclass(slots=True, eq=False)

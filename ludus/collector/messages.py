@@ -9,7 +9,7 @@ trainer as they are (`worker.collectors.events`) name it by its name.
 import json
 from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -34,12 +34,10 @@ class Kind(IntEnum):
     """The answer to `Hold` (`snapshots.state.pack`)."""
 
 
-def _to_json(value: Any) -> dict[str, Any]:
-    """Return the JSON form of a dataclass, or of a section of the configuration."""
-    return value.model_dump(mode="json") if isinstance(value, Section) else asdict(value)
-
-
-_JSON = json.JSONEncoder(separators=(",", ":"), default=_to_json)
+_JSON = json.JSONEncoder(
+    separators=(",", ":"),
+    default=lambda value: value.model_dump(mode="json") if isinstance(value, Section) else asdict(value),
+)
 ALIVE_SECONDS = 1.0
 """Period of the message `Alive`."""
 

@@ -495,18 +495,10 @@ def _choose(
         logits = head.logits(NUMPY, part, parameters)
         shifted = logits - np.maximum.reduce(logits, axis=1, keepdims=True)
         rates = np.exp(shifted)
-        index = part.argmax(1) if layout.deterministic else _race(rates, rng)
+        # Arrival times with these rates are exponential, and each index is the first to arrive, which has the largest
+        # `rate / exponential`, with its probability. A rate of 0 gives 0 there, which never wins against another one.
+        index = (part if layout.deterministic else rates / rng.standard_exponential(rates.shape)).argmax(1)
         chosen[:, branch] = index
         log_probs[:, branch] = shifted[rows, index] - np.log(np.add.reduce(rates, axis=1))
         start += choices
     return chosen, log_probs
-
-
-def _race(rates: FloatArray, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Draw an index for each row, with probabilities in proportion to the rates.
-
-    Arrival times with these rates are exponential, and each index is the first to arrive with its probability. The
-    largest `rate / exponential` is the first arrival. A rate of 0 gives 0 there, which never wins against another one.
-    """
-    index: NDArray[np.intp] = (rates / rng.standard_exponential(rates.shape)).argmax(1)
-    return index

@@ -44,8 +44,14 @@ def check_observations(
         raise UnsupportedSpec(behavior, "observations_missing", "announce at least one observation")
     kinds = tuple(_kind_of(behavior, index, observation) for index, observation in enumerate(observations))
     for index, (observation, kind) in enumerate(zip(observations, kinds, strict=True)):
-        if kind is ObservationKind.VISUAL:
-            _check_resolution(behavior, index, observation, visual_encoder)
+        if kind is ObservationKind.VISUAL and min(observation.shape[1:]) < MINIMUM_SIZES[visual_encoder]:
+            message = f"{_name(index, observation)} has shape {observation.shape}, but the visual encoder "
+            fitting = [name for name, least in MINIMUM_SIZES.items() if least <= min(observation.shape[1:])]
+            message += f"{visual_encoder!r} needs a height and width of at least {MINIMUM_SIZES[visual_encoder]}; "
+            message += f"set vis_encode_type: {fitting[-1]}"
+            message += f" (or {', '.join(fitting[:-1])})" if fitting[1:] else ""
+            message += ", which fits, or send larger pictures"
+            raise UnsupportedSpec(behavior, "observation_too_small", message)
         if kind is ObservationKind.ENTITIES and hyper and is_goal(observation):
             message = f"{_name(index, observation)} is a goal signal of variable length: a hypernetwork "
             message += "takes vectors and pictures only (or set goal_conditioning_type: none)"
@@ -99,18 +105,3 @@ def _kind_of(behavior: str, index: int, observation: ObservationSpec) -> Observa
         message = f"{what} is {observation.dtype}; only pictures may be, announce float32"
         raise UnsupportedSpec(behavior, "observation_dtype_unsupported", message)
     return kind
-
-
-def _check_resolution(behavior: str, index: int, observation: ObservationSpec, encoder: str) -> None:
-    """Refuse a picture that is smaller than an encoder's convolutions need."""
-    minimum = MINIMUM_SIZES[encoder]
-    _, height, width = observation.shape
-    if min(height, width) < minimum:
-        message = (
-            f"{_name(index, observation)} has shape {observation.shape}, but the visual encoder {encoder!r} needs "
-        )
-        fitting = [name for name, least in MINIMUM_SIZES.items() if least <= min(height, width)]
-        message += f"a height and width of at least {minimum}; set vis_encode_type: {fitting[-1]}"
-        message += f" (or {', '.join(fitting[:-1])})" if fitting[1:] else ""
-        message += ", which fits, or send larger pictures"
-        raise UnsupportedSpec(behavior, "observation_too_small", message)

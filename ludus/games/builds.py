@@ -168,7 +168,15 @@ class Build:
 
     async def play(self) -> RunEnd:
         """Start the build, and restart it, until the run ends. Raises SimulatorError when it is given up."""
-        await self._open_port()
+        first = self._settings.base_port + self._worker
+        # Steps of num_envs leave the other builds the ports that they want.
+        for number in range(first, LAST_PORT + 1, self._settings.num_envs):
+            if await self._port.open(number):
+                break
+        else:
+            raise self._given_up(diagnostics.failure("no_port", first=first, last=LAST_PORT))
+        if number != first:
+            self._reporter.tell(diagnostics.failure("port_taken", port=first, instead=number))
         try:
             while True:
                 outcome = await self._run_process()
@@ -196,16 +204,6 @@ class Build:
         """Report a problem to the run; the caller raises and logs it."""
         self._reporter.report(problem)
         return GivenUp(problem)
-
-    async def _open_port(self) -> None:
-        first = self._settings.base_port + self._worker
-        # Steps of num_envs leave the other builds the ports that they want.
-        for number in range(first, LAST_PORT + 1, self._settings.num_envs):
-            if await self._port.open(number):
-                if number != first:
-                    self._reporter.tell(diagnostics.failure("port_taken", port=first, instead=number))
-                return
-        raise self._given_up(diagnostics.failure("no_port", first=first, last=LAST_PORT))
 
     def _new_session(self) -> BridgeSession:
         self._dialled = True

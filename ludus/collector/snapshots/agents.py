@@ -70,7 +70,14 @@ def restore(recorder: TrajectoryRecorder, agent_index: AgentIndex, saved: State)
     """
     agents, segments = recorder.agents, recorder.segments
     agent_index.limit, agent_index.former_steps = saved["limit"], saved["former_steps"]
-    slots = _take_slots(agents, saved["slots"].tolist())
+    former = saved["slots"].tolist()
+    if set(agents.free).issuperset(former):
+        agents.free = [slot for slot in agents.free if slot not in set(former)]
+        slots = np.array(former, np.intp)
+    else:
+        while len(agents.free) < len(former):
+            agents.grow(2 * len(agents.state))
+        slots = np.array([agents.free.pop() for _ in former], np.intp)
     for name in COLUMNS:
         getattr(agents, name)[slots] = saved[name]
     agents.owner[slots], agents.simulator[slots] = agent_index.number, agent_index.simulator
@@ -105,17 +112,6 @@ def restore_order(agents: Agents, slots: Sequence[int]) -> None:
     if len(slots) > len(agents.state):
         agents.grow(len(slots))
     agents.free = list(slots)
-
-
-def _take_slots(agents: Agents, wanted: Sequence[int]) -> Slots:
-    """Take these slots if they are free, else others."""
-    if set(agents.free).issuperset(wanted):
-        own = set(wanted)
-        agents.free = [slot for slot in agents.free if slot not in own]
-        return np.array(wanted, np.intp)
-    while len(agents.free) < len(wanted):
-        agents.grow(2 * len(agents.state))
-    return np.array([agents.free.pop() for _ in wanted], np.intp)
 
 
 def _rows_of(recorder: TrajectoryRecorder, slots: Slots) -> npt.NDArray[np.int64]:

@@ -68,7 +68,11 @@ class _Column:
             found = self._block(rows)
             if found is not None:
                 return found
-        return np.stack([self._one(row) for row in rows])
+        try:
+            messages = [agent.ObservationProto.FromString(row) for row in rows]
+        except DecodeError:
+            raise ObservationError("it is no ObservationProto") from None
+        return np.stack([observation_values(message, self.sensor) for message in messages])
 
     def _block(self, rows: Sequence[bytes]) -> Array | None:
         """Cut the numbers out of rows that look like the template; None if one doesn't."""
@@ -83,13 +87,6 @@ class _Column:
             return None
         values: Array = np.frombuffer(b"".join(blocks), "<f4").reshape(len(rows), *self.sensor.shape)
         return values.transpose(0, 3, 1, 2) if self.sensor.turned else values
-
-    def _one(self, row: bytes) -> Array:
-        try:
-            message = agent.ObservationProto.FromString(row)
-        except DecodeError:
-            raise ObservationError("it is no ObservationProto") from None
-        return observation_values(message, self.sensor)
 
 
 @dataclass(slots=True)

@@ -103,27 +103,16 @@ class Connections:
         if self._established is None or kind not in {"ipv4", "ipv6"}:
             return True
         host, _, port = address.rpartition(":")
-        return not self._established.isdisjoint(
-            f"{form}:{int(port):04X}" for form in _forms(host.strip("[]").partition("%")[0])
-        )
+        host = host.strip("[]").partition("%")[0]
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+        # A server that listens on both kinds of addresses has its IPv4 connections among those of IPv6.
+        forms = [packed] if ":" in host else [packed, bytes(10) + b"\xff\xff" + packed]
+        # The tables have words of 32 bits in the machine's order.
+        texts = ("".join(form[start : start + 4][::-1].hex() for start in range(0, len(form), 4)) for form in forms)
+        return not self._established.isdisjoint(f"{text.upper()}:{int(port):04X}" for text in texts)
 
 
 def _established() -> frozenset[str] | None:
     tables = [table.read_text().splitlines()[1:] for table in _TABLES if table.exists()]
     rows = [line.split() for lines in tables for line in lines]
     return frozenset(fields[2] for fields in rows if fields[3] == _ESTABLISHED) if tables else None
-
-
-def _forms(host: str) -> list[str]:
-    """Return an address in the forms that it may have in the tables: words of 32 bits in the machine's order.
-
-    A server that listens on both kinds of addresses has its IPv4 connections among those of IPv6.
-    """
-    if ":" in host:
-        return [_hexadecimal(socket.inet_pton(socket.AF_INET6, host))]
-    packed = socket.inet_pton(socket.AF_INET, host)
-    return [_hexadecimal(packed), _hexadecimal(bytes(10) + b"\xff\xff" + packed)]
-
-
-def _hexadecimal(packed: bytes) -> str:
-    return "".join(packed[start : start + 4][::-1].hex() for start in range(0, len(packed), 4)).upper()
