@@ -196,24 +196,18 @@ def watch_credentials(database: Database, seconds: float | None = None) -> Token
         if tokens:
             refusals.update(refused_tokens(database, tokens))
         if sessions:
-            refusals.update(_refused_sessions(database, sessions))
+            with database.within(None).read() as session:
+                stored = SessionRepository(session).find_all(sessions)
+            for session_id in sessions:
+                try:
+                    if session_id not in stored:  # with its token, when the run or ladder was deleted that it was for
+                        raise SessionEnded
+                    session_seconds_left(stored[session_id])
+                except Unauthenticated as refusal:
+                    refusals[session_id] = refusal
         return refusals
 
     return TokenWatcher(refused, seconds)
-
-
-def _refused_sessions(database: Database, session_ids: Collection[str]) -> Mapping[str, Unauthenticated]:
-    with database.within(None).read() as session:
-        stored = SessionRepository(session).find_all(session_ids)
-    refusals: dict[str, Unauthenticated] = {}
-    for session_id in session_ids:
-        try:
-            if session_id not in stored:  # with its token, when the run or ladder was deleted that it was for
-                raise SessionEnded
-            session_seconds_left(stored[session_id])
-        except Unauthenticated as refusal:
-            refusals[session_id] = refusal
-    return refusals
 
 
 class FailedAttempts:

@@ -54,7 +54,12 @@ class AssessmentService:
         if not checkpoints:
             return document
         if settings.get("behavior") is None:
-            settings["behavior"] = self._only_behavior(section, next(iter(checkpoints.values())))
+            first = next(iter(checkpoints.values()))
+            names = sorted(first.steps)
+            if len(names) != 1:
+                message = f"is missing; checkpoint {first.id} has {', '.join(names)}: name one of them"
+                raise InvalidConfig([Problem(f"{section}.behavior", "missing", message)])
+            settings["behavior"] = names[0]
         problems = list(_without(section, checkpoints, settings["behavior"]))
         if problems:
             raise InvalidConfig(problems)
@@ -89,13 +94,6 @@ class AssessmentService:
         if not isinstance(checkpoint, Checkpoint):
             raise _Uploaded(name)
         return checkpoint
-
-    def _only_behavior(self, section: str, checkpoint: Checkpoint) -> str:
-        names = sorted(checkpoint.steps)
-        if len(names) == 1:
-            return str(names[0])
-        message = f"is missing; checkpoint {checkpoint.id} has {', '.join(names)}: name one of them"
-        raise InvalidConfig([Problem(f"{section}.behavior", "missing", message)])
 
 
 class _Uploaded(Exception):

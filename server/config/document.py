@@ -280,7 +280,16 @@ class _Composer:
         mark = event.start_mark
         assert mark is not None
         if isinstance(event, AliasEvent):
-            return self._alias(str(event.anchor), mark, path)
+            name = str(event.anchor)
+            if name in self._open:
+                _refuse("alias_refused", f"the alias *{name} stands inside its own anchor", path, mark)
+            if name not in self._anchors:
+                _refuse("alias_refused", f"the alias *{name} has no anchor before it", path, mark)
+            node, size = self._anchors[name]
+            self._aliased += size
+            if self._aliased > MAX_ALIASED:
+                _refuse("alias_refused", f"aliases expand to more than {MAX_ALIASED} values", path, mark)
+            return node
         assert isinstance(event, ScalarEvent | CollectionStartEvent)
         before = self._values + self._aliased
         self._values += 1
@@ -294,21 +303,16 @@ class _Composer:
             if len(path) >= MAX_DEPTH:
                 _refuse("too_deep", _TOO_DEEP, path, mark)
             self._open.add(event.anchor)
-            node = self._mapping(mark, path) if isinstance(event, MappingStartEvent) else self._sequence(mark, path)
+            if isinstance(event, MappingStartEvent):
+                node = self._mapping(mark, path)
+            else:
+                items: list[_Node] = []
+                while not isinstance(inner := self._next(), SequenceEndEvent):
+                    items.append(self._node(inner, (*path, len(items))))
+                node = _Node(mark, items)
             self._open.discard(event.anchor)
         if event.anchor is not None:
             self._anchors[event.anchor] = (node, self._values + self._aliased - before)
-        return node
-
-    def _alias(self, name: str, mark: _Mark, path: Path) -> _Node:
-        if name in self._open:
-            _refuse("alias_refused", f"the alias *{name} stands inside its own anchor", path, mark)
-        if name not in self._anchors:
-            _refuse("alias_refused", f"the alias *{name} has no anchor before it", path, mark)
-        node, size = self._anchors[name]
-        self._aliased += size
-        if self._aliased > MAX_ALIASED:
-            _refuse("alias_refused", f"aliases expand to more than {MAX_ALIASED} values", path, mark)
         return node
 
     def _tag(self, event: ScalarEvent) -> str:
@@ -326,12 +330,6 @@ class _Composer:
         except (ValueError, LookupError, OverflowError):
             kind = tag.removeprefix(_TAG)
             _refuse("invalid_syntax", f"{show(event.value)} is no legal YAML {kind}", path, event.start_mark)
-
-    def _sequence(self, mark: _Mark, path: Path) -> _Node:
-        nodes: list[_Node] = []
-        while not isinstance(event := self._next(), SequenceEndEvent):
-            nodes.append(self._node(event, (*path, len(nodes))))
-        return _Node(mark, nodes)
 
     def _mapping(self, mark: _Mark, path: Path) -> _Node:
         written: dict[str, _Node] = {}

@@ -58,7 +58,9 @@ class DemonstrationFiles:
         max_bytes = self._decoded_bytes
         for source in sources:
             parts.append(self._stored(source, max_bytes))
-            max_bytes -= _bytes(parts[-1])
+            for value in vars(parts[-1]).values():
+                columns = value if isinstance(value, tuple) else [value]
+                max_bytes -= sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
         try:
             write(merge(parts), target)
         except DemonstrationError as error:
@@ -93,12 +95,3 @@ class DemonstrationFiles:
             return read(file, max_bytes=max_bytes)
         except DemonstrationError as error:
             raise DemonstrationInvalid(error.problem, name, error.position) from error
-
-
-def _bytes(demonstration: Demonstration) -> int:
-    """Return how much memory the columns take."""
-    total = 0
-    for value in vars(demonstration).values():
-        columns = value if isinstance(value, tuple) else [value]
-        total += sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
-    return total

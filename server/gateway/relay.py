@@ -97,7 +97,13 @@ class Relay:
             finally:
                 for task in (upward, downward, *ends):
                     await _stop(task)
-        await _pass_on_status(context, call, claims.endpoint)
+        code = await call.code()
+        if code is not grpc.StatusCode.OK:
+            metadata = {str(key): value for key, value in await call.trailing_metadata() or ()}
+            reason = metadata.get(REASON_METADATA)
+            if code.name in BROKEN and reason is None:
+                raise CollectorLost(claims.endpoint)
+            await context.abort(code, await call.details(), ((REASON_METADATA, reason),) if reason else ())
 
 
 def read_ticket(key: bytes, ticket: str) -> TicketClaims:
@@ -166,16 +172,6 @@ async def _stop(task: "asyncio.Future[Any]") -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-
-
-async def _pass_on_status(context: Context, call: Any, endpoint: str) -> None:
-    code = await call.code()
-    if code is not grpc.StatusCode.OK:
-        metadata = {str(key): value for key, value in await call.trailing_metadata() or ()}
-        reason = metadata.get(REASON_METADATA)
-        if code.name in BROKEN and reason is None:
-            raise CollectorLost(endpoint)
-        await context.abort(code, await call.details(), ((REASON_METADATA, reason),) if reason else ())
 
 
 def going_away() -> pb.Close:

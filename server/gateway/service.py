@@ -340,12 +340,12 @@ class Gateway:
     def handlers(self) -> list[Any]:
         """Everything that the server answers."""
         methods: Any = {
-            "Join": grpc.unary_unary_rpc_method_handler(self._join),
+            "Join": grpc.unary_unary_rpc_method_handler(functools.partial(self._place, edge=False)),
             "Report": grpc.unary_unary_rpc_method_handler(self._report),
             "Connect": grpc.stream_stream_rpc_method_handler(self._connect),
         }
         collectors: Any = {
-            "Join": grpc.unary_unary_rpc_method_handler(self._join_collector),
+            "Join": grpc.unary_unary_rpc_method_handler(functools.partial(self._place, edge=True)),
             "Collect": grpc.stream_stream_rpc_method_handler(self._collect),
         }
         unity, _, method = EXCHANGE[1:].partition("/")
@@ -368,12 +368,6 @@ class Gateway:
         """End the threads, once no call is under way."""
         self.watcher.close()
         self._threads.shutdown(wait=False)
-
-    async def _join(self, request: bytes, context: Context) -> bytes:
-        return await self._place(request, context, edge=False)
-
-    async def _join_collector(self, request: bytes, context: Context) -> bytes:
-        return await self._place(request, context, edge=True)
 
     async def _place(self, request: bytes, context: Context, *, edge: bool) -> bytes:
         """Place a simulator, or an edge collector."""

@@ -117,8 +117,14 @@ def api_is_ready(where: str, token: str | None, since: float, tls: TlsFiles | No
     try:
         if _get(where, "/readyz", token, tls)[0] != 200:
             return False
-        answer = _get(where, "/v1/workers", token, tls)
-        return (token is None and answer[0] == 401) or _has_worker(answer, since)
+        status, body = _get(where, "/v1/workers", token, tls)
+        return (token is None and status == 401) or (
+            status == 200
+            and any(
+                worker["stopped_at"] is None and datetime.fromisoformat(worker["heartbeat_at"]).timestamp() >= since
+                for worker in json.loads(body)["workers"]
+            )
+        )
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         return turned_away(error, tls)
 
@@ -136,11 +142,3 @@ def _get(where: str, path: str, token: str | None, tls: TlsFiles | None) -> tupl
         return response.status, response.read()
     finally:
         connection.close()
-
-
-def _has_worker(answer: tuple[int, bytes], since: float) -> bool:
-    status, body = answer
-    return status == 200 and any(
-        worker["stopped_at"] is None and datetime.fromisoformat(worker["heartbeat_at"]).timestamp() >= since
-        for worker in json.loads(body)["workers"]
-    )

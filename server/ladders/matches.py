@@ -203,13 +203,14 @@ class MatchLedger(Repository):
         for number in players:
             if players.count(number) > 1:
                 raise MatchInvalid(f"player {number} takes part twice; a match needs different players")
+        best = min(placed[1:])
         seq = _take(ladder, 1)
         self._session.execute(
             insert(LadderMatch).values(
                 ladder_id=ladder.id,
                 seq=seq,
                 at=now() if match.at is None else match.at.timestamp(),
-                outcome=_outcome(placed),
+                outcome="loss" if placed[0] > best else "draw" if placed[0] == best else "win",
                 scored=match.outcome is None,
                 truncated=match.truncated,
                 rated=True,
@@ -294,12 +295,6 @@ def _placed(match: MatchReport) -> list[int]:
         if not math.isfinite(score):
             raise MatchInvalid(f"the score of participant {index} is {score}; a score is a finite number")
     return ranks([score for score in scores if score is not None])
-
-
-def _outcome(placed: Sequence[int]) -> Outcome:
-    if placed[0] > min(placed[1:]):
-        return "loss"
-    return "draw" if placed[0] == min(placed[1:]) else "win"
 
 
 class MatchWriter:

@@ -115,12 +115,13 @@ class RatingTable:
             self._enter(self.standings[player], participant.step)
         before = {player: self.standings[player].rating for player in present}
         gains = _elo_gains(game, before)
-        beliefs = _beliefs([(before[player], participant.rank) for player, participant in present.items()])
-        for (player, participant), (mu, sigma) in zip(present.items(), beliefs, strict=True):
+        teams = [[_MODEL.rating(mu=rating.mu, sigma=rating.sigma)] for rating in before.values()]
+        rated = _MODEL.rate(teams, ranks=[float(participant.rank) for participant in present.values()])
+        for (player, participant), (belief,) in zip(present.items(), rated, strict=True):
             standing = self.standings[player]
             standing.games += 1
             if not standing.fixed:
-                standing.rating = Rating(before[player].elo + gains[player], mu, sigma)
+                standing.rating = Rating(before[player].elo + gains[player], belief.mu, belief.sigma)
             point = Point(player, standing.games, game.seq, participant.step, game.at, standing.rating)
             self.points.append(point)
             self._histories[player].append(point)
@@ -176,10 +177,3 @@ def _elo_gains(game: Game, before: Mapping[int, Rating]) -> dict[int, float]:
         gains[a.player] += gain
         gains[b.player] -= gain
     return gains
-
-
-def _beliefs(sides: Sequence[tuple[Rating, int]]) -> list[tuple[float, float]]:
-    """Return the new (mu, sigma) of each side."""
-    teams = [[_MODEL.rating(mu=rating.mu, sigma=rating.sigma)] for rating, _ in sides]
-    rated = _MODEL.rate(teams, ranks=[float(rank) for _, rank in sides])
-    return [(team[0].mu, team[0].sigma) for team in rated]

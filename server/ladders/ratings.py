@@ -171,7 +171,10 @@ class RatingRepository(Repository):
             if first <= 1:
                 self._forget(ladder_id)
             else:
-                self._uncount(ladder_id, first, rated)
+                counts = tally(self.games(ladder_id, first, rated)).items()
+                self._add(ladder_id, {pair: Tally(-wins, -draws, -losses) for pair, (wins, draws, losses) in counts})
+                empty = (LadderPair.wins == 0, LadderPair.draws == 0, LadderPair.losses == 0)
+                self._session.execute(delete(LadderPair).where(LadderPair.ladder_id == ladder_id, *empty))
                 self._return(ladder_id, first)
         place = {"rated_through": min(rated, first - 1), "generation": Ladder.generation + 1}
         self._session.execute(update(Ladder).where(Ladder.id == ladder_id).values(**place))
@@ -235,13 +238,6 @@ class RatingRepository(Repository):
         self._session.execute(delete(LadderPair).where(LadderPair.ladder_id == ladder_id))
         self._session.execute(delete(RatingPoint).where(RatingPoint.ladder_id == ladder_id))
         self._session.execute(update(LadderPlayer).where(LadderPlayer.ladder_id == ladder_id).values(_INITIAL))
-
-    def _uncount(self, ladder_id: str, first: int, last: int) -> None:
-        """Take matches out of the counts of pairs."""
-        counted = tally(self.games(ladder_id, first, last))
-        self._add(ladder_id, {pair: Tally(-wins, -draws, -losses) for pair, (wins, draws, losses) in counted.items()})
-        empty = (LadderPair.wins == 0, LadderPair.draws == 0, LadderPair.losses == 0)
-        self._session.execute(delete(LadderPair).where(LadderPair.ladder_id == ladder_id, *empty))
 
     def _return(self, ladder_id: str, first: int) -> None:
         """Reset the ratings of the players of match `first` and later ones to those before it."""

@@ -244,7 +244,9 @@ class PlayerRepository(Repository):
             newest[name] = max(steps[policy], newest.get(name, 0))
         numbers = self._known(ladder.id, newest)
         missing: dict[str, Policy] = {}
-        for policy in sorted(names, key=_policies_first):
+        # The run's own before others, by behavior, the learning policy before its snapshots.
+        order = {policy: -1 if policy.snapshot is None else policy.snapshot for policy in names}
+        for policy in sorted(names, key=lambda policy: (policy.checkpoint or "", policy.behavior, order[policy])):
             if names[policy] not in numbers:
                 missing.setdefault(names[policy], policy)  # one snapshot may be in several checkpoints
         if missing:
@@ -332,8 +334,3 @@ def _origin(policy: Policy, run_id: str, runs: Mapping[str, str]) -> str | None:
     if policy.scripted is not None:
         return None
     return run_id if policy.checkpoint is None else runs.get(policy.checkpoint)
-
-
-def _policies_first(policy: Policy) -> tuple[str, str, int]:
-    """Sort the run's own before others, by behavior, the learning policy before its snapshots."""
-    return policy.checkpoint or "", policy.behavior, -1 if policy.snapshot is None else policy.snapshot

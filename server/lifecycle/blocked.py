@@ -182,7 +182,10 @@ class BlockedRepository(Repository):
         paused = {run.id for run in runs if run.state == RunState.PAUSED}
         time = self.clock()
         needy = {run.id for run in runs if run.id in paused and stays_paused(run.stop_reason, time - run.updated_at)}
-        needy.update(self._unserved_for_long(unserved) if unserved else ())
+        if unserved:  # for long enough, by the controller's record
+            recorded = select(Event.run_id).where(Event.run_id.in_(unserved), Event.type == "no_worker_serves")
+            old = func.max(Event.at) <= time - FAIR_CHANCE_SECONDS
+            needy.update(self._session.scalars(recorded.group_by(Event.run_id).having(old)))
         # Configurations are large: a list reads those alone that decide.
         overdue = {run_id for run_id, absence in absences.items() if absence.overdue}
         limits = self._limits({*(absences if with_limits else overdue), *(paused - needy)})
@@ -193,12 +196,6 @@ class BlockedRepository(Repository):
             limit = limits[run_id] if with_limits else None
             sentences[run_id] = waits_for_simulators(absence, limit, broken.get(run_id))
         return {run.id: Blocked(sentences.get(run.id), run.id in needy) for run in runs}
-
-    def _unserved_for_long(self, run_ids: Sequence[str]) -> Sequence[str]:
-        """Return those of the runs of which the controller has recorded long enough ago that no worker serves them."""
-        recorded = select(Event.run_id).where(Event.run_id.in_(run_ids), Event.type == "no_worker_serves")
-        recorded = recorded.group_by(Event.run_id).having(func.max(Event.at) <= self.clock() - FAIR_CHANCE_SECONDS)
-        return self._session.scalars(recorded).all()
 
     def _limits(self, run_ids: Iterable[str]) -> Mapping[str, SimulatorsConfig]:
         """Return how long runs wait for simulators. Configurations of earlier releases lack newer keys."""
@@ -289,29 +286,25 @@ class BlockedRepository(Repository):
         """Return those of the runs whose present attempt has no simulator now."""
         absences: dict[str, Absence] = {}
         for part in parts(sorted(run_ids)):
-            absences |= self._absences_of(set(part))
+            present = select(Simulator.run_id).where(Simulator.run_id.in_(part), Simulator.state == CONNECTED)
+            ids = set(part).difference(self._session.scalars(present.distinct()))
+            if not ids:
+                continue
+            newest = select(Attempt.run_id, func.max(Attempt.number).label("attempt")).where(Attempt.run_id.in_(ids))
+            live = newest.group_by(Attempt.run_id).subquery()
+            # Simulators that have come in this attempt: one that only joined again has the times of an earlier one.
+            came = (
+                (Simulator.run_id == Attempt.run_id)
+                & (Simulator.attempt == Attempt.number)
+                & (Simulator.connected_at >= Attempt.started_at)
+            )
+            query = (
+                select(Attempt.run_id, now() - Attempt.started_at, now() - func.max(Simulator.left_at))
+                .join(live, (live.c.run_id == Attempt.run_id) & (live.c.attempt == Attempt.number))
+                .outerjoin(Simulator, came)
+                .group_by(Attempt.run_id, Attempt.started_at)
+            )
+            for run_id, began, since_left in self._session.execute(query):
+                seconds = began if since_left is None else since_left
+                absences[run_id] = Absence(seconds, joined=since_left is not None)
         return absences
-
-    def _absences_of(self, ids: set[str]) -> Mapping[str, Absence]:
-        present = select(Simulator.run_id).where(Simulator.run_id.in_(ids), Simulator.state == CONNECTED).distinct()
-        ids -= set(self._session.scalars(present))
-        if not ids:
-            return {}
-        newest = select(Attempt.run_id, func.max(Attempt.number).label("attempt")).where(Attempt.run_id.in_(ids))
-        live = newest.group_by(Attempt.run_id).subquery()
-        # Simulators that have come in this attempt: one that only joined again has the times of an earlier one.
-        came = (
-            (Simulator.run_id == Attempt.run_id)
-            & (Simulator.attempt == Attempt.number)
-            & (Simulator.connected_at >= Attempt.started_at)
-        )
-        query = (
-            select(Attempt.run_id, now() - Attempt.started_at, now() - func.max(Simulator.left_at))
-            .join(live, (live.c.run_id == Attempt.run_id) & (live.c.attempt == Attempt.number))
-            .outerjoin(Simulator, came)
-            .group_by(Attempt.run_id, Attempt.started_at)
-        )
-        return {
-            run_id: Absence(began if since_left is None else since_left, joined=since_left is not None)
-            for run_id, began, since_left in self._session.execute(query)
-        }

@@ -1,6 +1,6 @@
 """The users of a run, and the rows of its deletion."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from sqlalchemy import ColumnElement, and_, delete, or_, select, update
 
@@ -62,10 +62,7 @@ class DeletionRepository(Repository):
         for row in checkpoints_of_run:
             if row.pinned_at is not None:
                 yield f"checkpoint {row.id} is pinned"
-        yield from self._users_of([row.id for row in checkpoints_of_run], run)
-
-    def _users_of(self, checkpoints: Sequence[str], run: Run) -> Iterator[str]:
-        for part in parts(checkpoints):
+        for part in parts([row.id for row in checkpoints_of_run]):
             aliases = select(CheckpointAlias.name, CheckpointAlias.checkpoint_id)
             for alias in self._session.execute(aliases.where(CheckpointAlias.checkpoint_id.in_(part))):
                 yield f"the alias {alias.name} stands for its checkpoint {alias.checkpoint_id}"

@@ -389,7 +389,15 @@ class PackingRepository(Repository):
             if len(points):
                 added[metric] = points
         self._add(run_id, added, ends)
-        self._add_to_latest(run_id, added)
+        newest: dict[Place, NewestValue] = {}
+        for part in parts(sorted({key for _, _, key in added})):
+            newest |= _packed_newest(self._session, _of(LatestMetric, [run_id], part, None))
+        changed: dict[Place, NewestValue] = {}
+        for (_, behavior, key), points in added.items():
+            place, value = (run_id, behavior, key), NewestValue.of(run_id, behavior, key, points)
+            former = changed.get(place) or newest.get(place)
+            changed[place] = value if former is None else former.joined(value)
+        self._set_latest(changed.values())
         last = and_(MetricTail.attempt == rows[-1].attempt, MetricTail.number <= rows[-1].number)
         packed = or_(MetricTail.attempt < rows[-1].attempt, last)
         self._session.execute(delete(MetricTail).where(MetricTail.run_id == run_id, packed))
@@ -421,40 +429,21 @@ class PackingRepository(Repository):
             if (end := ends.get(metric, _End())).open
             and (end.open + 1 >= SMALL or end.points + len(points) >= CHUNK_POINTS)
         ]
-        taken = self._take_open(run_id, joined)
+        taken: dict[AttemptMetric, tuple[int, list[Points]]] = {}
+        """Of chunks that are not full, which are deleted: the number of the first one, and their points."""
+        for part in _slices(joined):
+            chunks = (MetricChunk.run_id == run_id, tuple_(*_ATTEMPT_METRIC).in_(part), text(OPEN_SQL))
+            for row in self._session.execute(
+                select(*MetricChunk.__table__.c).where(*chunks).order_by(MetricChunk.number)
+            ):
+                _, pieces = taken.setdefault((row.attempt, row.behavior, row.key), (row.number, []))
+                pieces.append(Points.unpack(row.steps, row.times, row.values))
+            self._session.execute(delete(MetricChunk).where(*chunks))
         rows: list[dict[str, object]] = []
         for metric, points in added.items():
             number, earlier = taken.get(metric, (ends.get(metric, _End()).number + 1, []))
             rows += _chunks(run_id, metric, number, Points.joined([*earlier, points]))
         _insert_chunks(self._session, rows)
-
-    def _take_open(
-        self, run_id: str, metrics: Sequence[AttemptMetric]
-    ) -> dict[AttemptMetric, tuple[int, list[Points]]]:
-        """Delete the chunks of metrics that are not full; return the number of the first of each, and their points."""
-        taken: dict[AttemptMetric, tuple[int, list[Points]]] = {}
-        for part in _slices(metrics):
-            chunks = (MetricChunk.run_id == run_id, tuple_(*_ATTEMPT_METRIC).in_(part), text(OPEN_SQL))
-            for row in self._session.execute(
-                select(*MetricChunk.__table__.c).where(*chunks).order_by(MetricChunk.number)
-            ):
-                _, points = taken.setdefault((row.attempt, row.behavior, row.key), (row.number, []))
-                points.append(Points.unpack(row.steps, row.times, row.values))
-            self._session.execute(delete(MetricChunk).where(*chunks))
-        return taken
-
-    def _add_to_latest(self, run_id: str, added: Mapping[AttemptMetric, Points]) -> None:
-        """Bring the newest values up to date."""
-        keys = sorted({key for _, _, key in added})
-        newest: dict[Place, NewestValue] = {}
-        for part in parts(keys):
-            newest |= _packed_newest(self._session, _of(LatestMetric, [run_id], part, None))
-        changed: dict[Place, NewestValue] = {}
-        for (_, behavior, key), points in added.items():
-            place, value = (run_id, behavior, key), NewestValue.of(run_id, behavior, key, points)
-            former = changed.get(place) or newest.get(place)
-            changed[place] = value if former is None else former.joined(value)
-        self._set_latest(changed.values())
 
     def _set_latest(self, newest: Collection[NewestValue]) -> None:
         if newest:

@@ -65,9 +65,9 @@ class Pages:
             part for name, content in contents.items() for part in (name.encode(), hashlib.sha256(content).digest())
         )
         self.release = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-        self._index = contents.pop(INDEX).replace(RELEASE, self.release.encode())
+        index = contents.pop(INDEX).replace(RELEASE, self.release.encode())
         self._files = {name: StaticFile(content, MEDIA_TYPES[Path(name).suffix]) for name, content in contents.items()}
-        (import_map,) = re.findall(rb'<script type="importmap">(.*?)</script>', self._index, re.DOTALL)
+        (import_map,) = re.findall(rb'<script type="importmap">(.*?)</script>', index, re.DOTALL)
         self._headers = {
             "Content-Security-Policy": _policy(import_map),
             "X-Frame-Options": "DENY",
@@ -75,7 +75,11 @@ class Pages:
             "Cross-Origin-Opener-Policy": "same-origin",
             "Vary": "Accept-Encoding",
         }
-        self.index = cache(self._index_at)
+        self.index = cache(
+            lambda depth: StaticFile(
+                index.replace(BASE, b'<base href="%s">' % (b"../" * depth or b"./")), MEDIA_TYPES[".html"]
+            )
+        )
         """Return `index.html` for an address that is so many slashes deep."""
 
     def page(self, request: Request) -> Response:
@@ -92,10 +96,6 @@ class Pages:
         if file is None or request.path_params["release"] != self.release:
             raise HTTPException(404)
         return self._answer(request, file, "public, max-age=31536000, immutable")
-
-    def _index_at(self, depth: int) -> StaticFile:
-        base = b'<base href="%s">' % (b"../" * depth or b"./")
-        return StaticFile(self._index.replace(BASE, base), MEDIA_TYPES[".html"])
 
     def _answer(self, request: Request, file: StaticFile, caching: str) -> Response:
         headers = {**self._headers, "ETag": file.etag, "Cache-Control": caching}

@@ -59,27 +59,10 @@ def check_url(url: str, *, private: bool) -> str:
         raise AddressInvalid("it has a user or password in it; receivers know a message by its signature")
     if parts.fragment:
         raise AddressInvalid("it has a fragment (#...), which is never sent")
-    _check_host(parts.hostname, private=private)
-    return url
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the public internet."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        elif any(ip in network for network in _EMBEDDING):
-            return False
-    return ip.is_global and not ip.is_multicast
-
-
-def _check_host(host: str, *, private: bool) -> None:
-    """Check a host's text. What a name stands for is looked at whenever a message is sent. Raises AddressInvalid.
-
-    A host whose last label is a number is an address (WHATWG URL, 3.5). Systems read further notations of IPv4 than
-    four decimal numbers (127.1, 0x7f.1, 2130706433), each in its own way: they are refused, whatever they stand for.
-    """
+    host = parts.hostname
+    # A host whose last label is a number is an address (WHATWG URL, 3.5). Systems read further notations of IPv4 than
+    # four decimal numbers (127.1, 0x7f.1, 2130706433), each in its own way: they are refused, whatever they stand for.
+    # What a name stands for is looked at whenever a message is sent.
     if _NAME.fullmatch(host) is None or _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
         try:
             public = is_public(host)
@@ -94,6 +77,18 @@ def _check_host(host: str, *, private: bool) -> None:
             f"{host} is not an address of the public internet; the server's operator can allow others "
             "(LUDUS_WEBHOOKS__PRIVATE_ADDRESSES)"
         )
+    return url
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address belongs to the public internet."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        elif any(ip in network for network in _EMBEDDING):
+            return False
+    return ip.is_global and not ip.is_multicast
 
 
 class GuardedBackend(httpcore2.NetworkBackend):

@@ -108,7 +108,17 @@ def in_page(
         statement = statement.where(compare(columns, condition) if clause is None else clause)
     column = _column(columns, query.order.field)
     if query.after is not None:
-        statement = statement.where(_after(column, key, query))
+        if len(query.after) != 2:
+            raise InvalidQuery(query.order.field, "the page's key must have two values")
+        value, identity = query.after
+        check(f"{query.order.field} of page_token", column, value)
+        check(f"{key.key} of page_token", key, identity)
+        # Begin behind the row with these values. The redundant first clause is the one that an index can seek to.
+        if query.order.descending:
+            behind = and_(column <= value, or_(column < value, and_(column == value, key < identity)))
+        else:
+            behind = and_(column >= value, or_(column > value, and_(column == value, key > identity)))
+        statement = statement.where(behind)
     order = (column.desc(), key.desc()) if query.order.descending else (column.asc(), key.asc())
     # The sort column is read with the row: it may be that of another table.
     return statement.add_columns(column.label("sorted_by")).order_by(*order).limit(query.limit + 1)
@@ -145,29 +155,12 @@ def prefix(column: Column, text: str) -> ColumnElement[bool]:
     """Match texts that begin with `text`, as a range, which an index serves and in which no character is special."""
     if not text:
         return column.is_not(None)
-    end = _successor(text)
-    return column >= text if end is None else and_(column >= text, column < end)
-
-
-def _successor(text: str) -> str | None:
-    """Return the first text, by code points, behind all that begin with `text`; None if nothing is."""
     stem = text.rstrip("\U0010ffff")
-    if not stem:
-        return None
+    if not stem:  # no text is behind all that begin with it
+        return column >= text
     following = ord(stem[-1]) + 1
-    return stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no characters lie between
-
-
-def _after(column: Column, key: Key, query: ListQuery) -> ColumnElement[bool]:
-    """Begin behind the row with these values. The redundant first clause is the one that an index can seek to."""
-    if query.after is None or len(query.after) != 2:
-        raise InvalidQuery(query.order.field, "the page's key must have two values")
-    value, identity = query.after
-    check(f"{query.order.field} of page_token", column, value)
-    check(f"{key.key} of page_token", key, identity)
-    if query.order.descending:
-        return and_(column <= value, or_(column < value, and_(column == value, key < identity)))
-    return and_(column >= value, or_(column > value, and_(column == value, key > identity)))
+    end = stem[:-1] + chr(0xE000 if following == 0xD800 else following)  # no characters lie between
+    return and_(column >= text, column < end)
 
 
 def check(field: str, column: Column, value: Value) -> None:
