@@ -110,7 +110,15 @@ class Translation:
         visuals, entities = layout.of_kind(ObservationKind.VISUAL), layout.of_kind(ObservationKind.ENTITIES)
         for index, visual in zip(visuals, encoder.visuals, strict=True):
             assert isinstance(visual, VisualEncoder)
-            self._visual(f"{prefix}.processors.{index}", layout.visual_encoder, visual)
+            processor, resnet = f"{prefix}.processors.{index}", layout.visual_encoder == "resnet"
+            layers = f"{processor}.{'sequential' if resnet else 'conv_layers'}"
+            for number, layer in enumerate(visual.layers):
+                if isinstance(layer, nn.Conv2d):
+                    self.linear(layer, f"{layers}.{number}")
+                elif isinstance(layer, ResidualBlock):
+                    self.linear(layer.first, f"{layers}.{number}.layers.1")
+                    self.linear(layer.second, f"{layers}.{number}.layers.3")
+            self.linear(visual.dense, f"{processor}.{'dense' if resnet else 'dense.0'}")
         columns = _columns(layout)
         if encoder.attention is None:
             return columns
@@ -121,17 +129,6 @@ class Translation:
             self.linear(embedding.dense, f"{prefix}.processors.{index}.self_ent_encoder.seq_layers.0")
         self._attention(f"{prefix}.rsa", encoder.attention)
         return [*columns, *range(len(columns), encoder.size)]
-
-    def _visual(self, prefix: str, encoder: str, visual: VisualEncoder) -> None:
-        resnet = encoder == "resnet"
-        layers = f"{prefix}.{'sequential' if resnet else 'conv_layers'}"
-        for index, layer in enumerate(visual.layers):
-            if isinstance(layer, nn.Conv2d):
-                self.linear(layer, f"{layers}.{index}")
-            elif isinstance(layer, ResidualBlock):
-                self.linear(layer.first, f"{layers}.{index}.layers.1")
-                self.linear(layer.second, f"{layers}.{index}.layers.3")
-        self.linear(visual.dense, f"{prefix}.{'dense' if resnet else 'dense.0'}")
 
     def _attention(self, prefix: str, attention: ResidualSelfAttention) -> None:
         self.linear(attention.query, f"{prefix}.fc_q")

@@ -38,7 +38,6 @@ from worker.learning.networks.conditional import ConditionalBody
 from worker.learning.networks.dense import Dense, DenseBody
 from worker.learning.networks.encoder import ObservationEncoder
 from worker.learning.networks.memory import Memory
-from worker.learning.networks.normalizer import Normalizer
 from worker.learning.networks.visual import BRIGHTEST, ResidualBlock, VisualEncoder
 
 OPSET, IR_VERSION = 9, 4
@@ -206,18 +205,7 @@ def acting_graph(actor: Actor) -> NetworkGraph | None:
 
 def add_body(graph: Graph, body: NetworkBody) -> str:
     """Add everything from the observations (`obs_0`, ...) to the features; `recurrent_out`, too, where there is one."""
-    encoding = _encoding(graph, body.encoder, body.normalizer, body.layout)
-    activation = body.layout.activation
-    if isinstance(body.hidden, ConditionalBody):
-        columns = enumerate(body.encoder.goal_columns)
-        parts = [graph.slice(encoding, f"goal/{index}", 1, start, stop) for index, (start, stop) in columns]
-        features = _conditional(graph, body.hidden, encoding, graph.join(parts, "goal"), activation)
-    else:
-        features = _dense(graph, body.hidden, encoding, "body.hidden", activation)
-    return features if body.memory is None else _memory(graph, body.memory, features)
-
-
-def _encoding(graph: Graph, encoder: ObservationEncoder, normalizer: Normalizer | None, layout: BodyLayout) -> str:
+    layout, encoder, normalizer = body.layout, body.encoder, body.normalizer
     parts = []
     vectors = [f"obs_{index}" for index in layout.of_kind(ObservationKind.VECTOR)]
     if vectors:
@@ -234,7 +222,14 @@ def _encoding(graph: Graph, encoder: ObservationEncoder, normalizer: Normalizer 
         parts.append(_picture(graph, visual.layers, f"obs_{index}", f"body.encoder.visuals.{place}.layers"))
     if encoder.attention is not None:
         parts.append(_attention(graph, encoder, encoder.attention, parts, layout))
-    return graph.join(parts, "encoding")
+    encoding, activation = graph.join(parts, "encoding"), layout.activation
+    if isinstance(body.hidden, ConditionalBody):
+        columns = enumerate(encoder.goal_columns)
+        goals = [graph.slice(encoding, f"goal/{index}", 1, start, stop) for index, (start, stop) in columns]
+        features = _conditional(graph, body.hidden, encoding, graph.join(goals, "goal"), activation)
+    else:
+        features = _dense(graph, body.hidden, encoding, "body.hidden", activation)
+    return features if body.memory is None else _memory(graph, body.memory, features)
 
 
 def _dense(graph: Graph, body: DenseBody, hidden: str, name: str, activation: str) -> str:

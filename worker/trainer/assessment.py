@@ -137,24 +137,20 @@ class Assessment:
             return
         self.left(event.session_id)  # where a newer session takes an older one's place
         if len(teams) != self._evaluator.teams:
-            self._misfit(teams)
+            brought = f"team{'s' if len(teams) > 1 else ''} {', '.join(map(str, teams))} of {spec}"
+            if self._evaluator.teams == 1:
+                message = f"A simulator brings {brought}: the games of this assessment have one side"
+            else:
+                message = (
+                    f"A simulator brings {brought}: a match is between two. Let the game announce both sides (`NAME?"
+                    "team=0`, `NAME?team=1`; Unity: Team Id in Behavior Parameters), and play neither of them itself"
+                )
+            self._attempt.report("simulator_unfit", message, level="warning", teams=teams)
+            if not self._teams and not self._evaluator.next_batch:  # no other has played
+                self.unusable = Finished.invalid_config(message)
             return
         self._teams[event.session_id] = teams
         self._assign(event.session_id)
-
-    def _misfit(self, teams: list[int]) -> None:
-        """Report a simulator with too few or too many teams; fail the run where no other has played."""
-        brought = f"team{'s' if len(teams) > 1 else ''} {', '.join(map(str, teams))} of {self._settings.behavior}"
-        if self._evaluator.teams == 1:
-            message = f"A simulator brings {brought}: the games of this assessment have one side"
-        else:
-            message = (
-                f"A simulator brings {brought}: a match is between two. Let the game announce both sides "
-                "(`NAME?team=0`, `NAME?team=1`; Unity: Team Id in Behavior Parameters), and play neither of them itself"
-            )
-        self._attempt.report("simulator_unfit", message, level="warning", teams=teams)
-        if not self._teams and not self._evaluator.next_batch:
-            self.unusable = Finished.invalid_config(message)
 
     def left(self, session_id: str) -> None:
         """Remove a simulator: another one plays its batch."""

@@ -252,7 +252,12 @@ class EnvironmentParameterManager:
                 continue
             parameter.enter(saved["lesson"], saved.get("since", 0))
             self._fit(parameter)
-            parameter.smoothed = _saved_smoothed(saved["smoothed"], parameter.lessons)
+            if isinstance(smoothed := saved["smoothed"], list):
+                parameter.smoothed = {(behavior, measure): value for behavior, measure, value in smoothed}
+            else:  # older checkpoints have one number: of use only where all lessons measure the same
+                criteria = [lesson.completion_criteria for lesson in parameter.lessons]
+                measures = {_watched(criterion) for criterion in criteria if criterion is not None}
+                parameter.smoothed = {measures.pop(): smoothed} if len(measures) == 1 else {}
             watched = None if parameter.criteria is None else list(_watched(parameter.criteria))
             # A run that begins with another's checkpoint may watch something else.
             if watched == saved.get("watched", watched):
@@ -388,16 +393,6 @@ def _smooth(parameter: _Parameter, criteria: CompletionCriteria, mean: float) ->
     """Return the smoothed measure that follows from a new mean; it is not kept."""
     last = parameter.smoothed.get(_watched(criteria), 0.0 if criteria.measure == "reward" else None)
     return mean if last is None else 0.25 * last + 0.75 * mean
-
-
-def _saved_smoothed(
-    saved: float | list[tuple[str, str, float]], lessons: Sequence[Lesson]
-) -> dict[tuple[str, str], float]:
-    """Read smoothed measures. Older checkpoints have one number: of use only where all lessons measure the same."""
-    if isinstance(saved, list):
-        return {(behavior, measure): value for behavior, measure, value in saved}
-    watched = {_watched(lesson.completion_criteria) for lesson in lessons if lesson.completion_criteria is not None}
-    return {watched.pop(): saved} if len(watched) == 1 else {}
 
 
 STATUS_SECONDS: Final = 2.0

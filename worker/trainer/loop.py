@@ -271,7 +271,13 @@ class Trainer:
             log.debug("command_received", command=describe(message))
             match message:
                 case Command(action="stop"):
-                    return self._in_vain() or self._ended("succeeded", StopReason.USER, "stopped on request")
+                    attempt = self.attempt
+                    trained = attempt.learners or attempt.job.resume_from or self._assessment is not None
+                    if attempt.refusals and not trained:
+                        refusals = "; ".join(attempt.refusals.values())
+                        detail = f"stopped on request before any behavior was trained: {refusals}"
+                        return Finished(outcome="failed", reason=StopReason.BEHAVIOR_REFUSED, detail=detail)
+                    return self._ended("succeeded", StopReason.USER, "stopped on request")
                 case Command(action="pause"):
                     return self.checkpoints.finish("paused", StopReason.USER, "paused on request")
                 case Command(action="cancel"):
@@ -295,14 +301,6 @@ class Trainer:
         with self._time_meter.counting("checkpoints"):
             self.checkpoints.write_requested()
         return None
-
-    def _in_vain(self) -> Finished | None:
-        """Return the end of a run that is stopped and has trained nothing, as all its games were refused; else None."""
-        attempt = self.attempt
-        if not attempt.refusals or attempt.learners or attempt.job.resume_from or self._assessment is not None:
-            return None
-        detail = f"stopped on request before any behavior was trained: {'; '.join(attempt.refusals.values())}"
-        return Finished(outcome="failed", reason=StopReason.BEHAVIOR_REFUSED, detail=detail)
 
     def _report(self, *, at_once: bool = False) -> None:
         """Send the supervisor all changes since the last report, each kind at its own pace."""

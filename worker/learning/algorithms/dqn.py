@@ -173,7 +173,14 @@ class DQN(OffPolicyAlgorithm):
         if int(self._steps) % hyper.target_update_interval == 0:
             self.model.track(hyper.tau)
         if self.priorities is not None:
-            self._prioritize(self.priorities, batch.rows, errors)
+            # The priorities of all drawn rows, by the errors that each process has of its own.
+            table = torch.zeros(2, len(batch.rows))
+            sums, counts = table
+            places = own_rows(torch.arange(len(batch.rows)))
+            sums[places], counts[places] = errors.cpu(), 1.0
+            total(table)
+            measured = counts > 0.0
+            self.priorities.update(batch.rows[measured].numpy(), (sums / counts)[measured].numpy())
         return torch.cat([torch.stack((loss.detach(), norm, errors.mean())), values])
 
     def loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, " Q"], Float[Tensor, " S"]]:
@@ -258,16 +265,6 @@ class DQN(OffPolicyAlgorithm):
         """Return Q of the choice of each branch that has the best score."""
         best = [scores[:, start:stop].argmax(1, keepdim=True) + start for start, stop in self._bounds]
         return q.gather(2, torch.cat(best, 1).unsqueeze(1).expand(-1, q.shape[1], -1))
-
-    def _prioritize(self, priorities: Priorities, rows: Int[Tensor, " Q"], errors: Float[Tensor, " Q"]) -> None:
-        """Set the priorities of all drawn rows, by the errors that each process has of its own."""
-        places = own_rows(torch.arange(len(rows)))
-        table = torch.zeros(2, len(rows))
-        sums, counts = table
-        sums[places], counts[places] = errors.cpu(), 1.0
-        total(table)
-        measured = counts > 0.0
-        priorities.update(rows[measured].numpy(), (sums / counts)[measured].numpy())
 
 
 def n_step_returns(
