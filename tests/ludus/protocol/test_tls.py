@@ -180,24 +180,3 @@ def test_an_api_whose_own_certificate_is_of_another_authority_than_its_clients_c
 
     assert not api_is_ready(where, None, 0.0, settings.tls)  # nobody is there any more
     assert not health.api(Settings(home=tmp_path, api=settings))
-
-
-@pytest.mark.parametrize(
-    ("files", "problem"),
-    [
-        ({"tls_ca": CERTIFICATE}, "tls_ca needs"),
-        ({"tls_name": "ludus.example.com"}, "tls_name needs"),
-        ({**SERVED, "tls_ca": TLS / "missing.pem"}, "missing.pem cannot be read"),
-        ({**SERVED, "tls_ca": PRIVATE}, "localhost.key holds no certificate"),
-    ],
-)
-def test_an_authority_of_collectors_that_is_of_no_use_is_refused(files: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
-        GatewaySettings(**files)
-
-
-def test_without_files_nothing_speaks_tls(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path)
-
-    assert settings.api.tls is None
-    assert settings.gateway.tls is None

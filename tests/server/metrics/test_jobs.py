@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import func, select, update
 
@@ -99,25 +98,6 @@ def test_an_archived_run_answers_as_before_and_its_rows_are_gone(world: World, c
     assert chunks(world.services.database, other) > 0
 
     assert answers() == before
-
-
-def test_the_parquet_file_has_a_row_for_each_point_of_any_run(world: World, client: Client, tmp_path: Path) -> None:
-    run_id = ended(world, "long", points=20).run_id
-    live = world.claim(world.create(name="live")["id"]).start()
-    live.measure(REWARD, [1.0, math.nan], behavior="")
-
-    table = pq.read_table(client.metrics.download(run_id, tmp_path / "ended.parquet"))
-    tail = pq.read_table(client.metrics.download("live", tmp_path / "live.parquet")).to_pydict()
-    empty = pq.read_table(client.metrics.download(world.create(name="queued")["id"], tmp_path / "none.parquet"))
-
-    assert table.schema.names == ["run_id", "attempt", "behavior", "key", "step", "time", "value"]
-    assert (table.num_rows, empty.num_rows) == (39, 0)
-    assert table["key"].to_pylist() == [REWARD] * 20 + ["Policy/Entropy"] * 19
-    assert table["step"].to_pylist()[:20] == list(range(100, 2100, 100))
-    assert table["time"][1].as_py().timestamp() == 1001.0
-    assert (tail["run_id"], tail["attempt"], tail["behavior"]) == ([live.run_id] * 2, [1, 1], ["", ""])
-    assert tail["value"][0] == 1.0
-    assert math.isnan(tail["value"][1])
 
 
 def test_an_archive_in_the_folder_is_read_by_pandas_and_by_polars(world: World, client: Client) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from server.kit.artifacts.folder import FolderStore
-from server.kit.artifacts.store import Stored, published
+from server.kit.artifacts.store import Stored, check_path, published
 from server.kit.errors import ArtifactNotFound
 
 
@@ -34,3 +34,7 @@ def test_a_file_whose_row_was_not_committed_goes_with_its_folder(tmp_path: Path)
     with pytest.raises(ArtifactNotFound):
         store.size("things/1/file")
     assert not (tmp_path / "store" / "things" / "1").exists()
+
+
+def test_a_path_of_plain_segments_is_fine() -> None:
+    assert check_path("runs/run_01k6/3/checkpoints/50000-2/Stürmer Nr. 1?team=1.onnx")
