@@ -56,8 +56,8 @@ class ClientCall(Stream):
 
     async def read(self) -> Message:
         """Return the next message, or `grpc.aio.EOF` at an end without an error. Raises AioRpcError."""
-        message = await self._made_by.next_message(self)
-        if message is not None:
+        if await self.has_message():
+            message = self._made_by.take(self)
             return message if self._deserialize is None else self._deserialize(message)
         error = self._error()
         if error is not None:
@@ -118,7 +118,7 @@ class ClientCall(Stream):
     async def _answer(self) -> Message:
         try:
             answer = await self.read()
-            if answer is EOF or await self._made_by.next_message(self) is not None:
+            if answer is EOF or await self.has_message():
                 raise _error(grpc.StatusCode.INTERNAL, "a unary call has one answer", self._initial, self._trailing)
         except asyncio.CancelledError:
             self.cancel()
@@ -180,7 +180,7 @@ class _ClientConnection(Connection):
 
     def message_failed(self, stream: Stream, error: BadMessage) -> None:
         assert isinstance(stream, ClientCall), "this end opens calls alone"
-        stream.over(_STATUSES[error.status], str(error))
+        stream.over(_STATUSES[error.status], error.sentence)
         self.reset(stream, ErrorCode.CANCEL)
 
     def stream_broke(self, stream: Stream) -> None:

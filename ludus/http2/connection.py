@@ -29,6 +29,7 @@ from ludus.http2.frames import (
     MAX_CONCURRENT_STREAMS,
     MAX_FRAME_SIZE,
     MAX_HEADER_LIST_SIZE,
+    PADDED,
     PING,
     PUSH_PROMISE,
     RST_STREAM,
@@ -45,10 +46,12 @@ from ludus.http2.frames import (
     settings,
     unpadded,
 )
-from ludus.http2.stream import PREFIX_BYTES, BadMessage, Calm, ReceivedBytes, Stream, prefixed
+from ludus.http2.stream import PREFIX_BYTES, BadMessage, Calm, Stream, prefixed
 
 STREAM_WINDOW: Final = 1 << 22
 """Bytes of a stream that a peer may send before they are read."""
+CONNECTION_WINDOW: Final = 1 << 24
+"""Bytes of all streams that a peer may send before they are read, beside one message of the largest size."""
 OUR_MAX_FRAME: Final = 1 << 18
 """Bytes of a frame that this end takes: a large picture comes in few frames."""
 MOST_STREAMS: Final = 10_000
@@ -84,7 +87,15 @@ class Connection(asyncio.Protocol, ABC):
         self._received = b""
         """The beginning of a frame."""
         self._send_window = DEFAULT_WINDOW
-        self.received = ReceivedBytes(max_message_bytes)
+        # The connection's window (6.9.1): the peer gets it back as its bytes are read, so it stops at `window`.
+        self.window = min(CONNECTION_WINDOW + max_message_bytes, LARGEST_WINDOW)
+        """Bytes that the peer may send before it gets new window."""
+        self._used_window = 0
+        """Bytes that came, and for which the peer has got no new window yet."""
+        self._read = 0
+        """Those of them that were read, or are not kept."""
+        self._partial = 0
+        """Bytes of incomplete messages."""
         self._unsent: dict[int, Stream] = {}
         """Streams with bytes that wait for a window."""
         self.unsent_bytes = 0
@@ -123,7 +134,7 @@ class Connection(asyncio.Protocol, ABC):
         # begins with 65,535 bytes, which only WINDOW_UPDATE on stream 0 changes (6.9.2).
         limits = {MAX_CONCURRENT_STREAMS: MOST_STREAMS, INITIAL_WINDOW_SIZE: STREAM_WINDOW}
         limits |= {MAX_FRAME_SIZE: OUR_MAX_FRAME, MAX_HEADER_LIST_SIZE: MOST_HEADER_BYTES}
-        more_window = self.received.window - DEFAULT_WINDOW
+        more_window = self.window - DEFAULT_WINDOW
         self.write(settings(limits) + frame(WINDOW_UPDATE, 0, 0, more_window.to_bytes(4, "big")))
 
     def data_received(self, data: bytes) -> None:
@@ -221,13 +232,11 @@ class Connection(asyncio.Protocol, ABC):
     def take(self, stream: Stream) -> bytes:
         """Return the next message of a stream, which is there."""
         message = stream.inbox.popleft()
-        self.received.release(stream, min(PREFIX_BYTES + len(message), stream.held_bytes))
-        self.top_up(stream)
+        size = min(PREFIX_BYTES + len(message), stream.held_bytes)
+        stream.held_bytes -= size
+        self._read += size
+        self._give_window(stream)
         return message
-
-    async def next_message(self, stream: Stream) -> bytes | None:
-        """Return the next message of a stream; None at its end, and where it broke."""
-        return self.take(stream) if await stream.has_message() else None
 
     def put(self, stream: Stream, message: bytes) -> None:
         """Send a message as DATA, or what the windows allow of it; the rest follows."""
@@ -266,20 +275,22 @@ class Connection(asyncio.Protocol, ABC):
 
     def forget(self, stream: Stream) -> None:
         """Drop what came of a stream that is not read any more."""
-        self.received.forget(stream)
-        self._give_back()
+        self._partial -= len(stream.part)
+        stream.part.clear()
+        self._read += stream.held_bytes
+        stream.held_bytes = 0
+        self._give_window()
 
-    def _give_back(self) -> None:
-        window = self.received.new_window()
-        if window:
-            self.write(frame(WINDOW_UPDATE, 0, 0, window.to_bytes(4, "big")))
-
-    def top_up(self, stream: Stream) -> None:
-        """Give the peer new window for what was read of a stream."""
-        self._give_back()
-        # 6.9: a receiver decides when it gives window back. It gives back half of the window at once, which saves
-        # frames; the peer sends into the other half meanwhile. Unread bytes give no window back: they stop the peer.
-        if stream.credit >= STREAM_WINDOW // 2 and not (stream.ended or stream.inbox):
+    def _give_window(self, stream: Stream | None = None) -> None:
+        """Give the peer new window for what was read: for the connection, and for a stream."""
+        # 6.9: a receiver decides when it gives window back. It gives back half of a window at once, which saves frames;
+        # the peer sends into the other half meanwhile. Of the connection's, it also gives what the peer needs to go on.
+        # Unread bytes give no window back: they stop the peer.
+        if self._read >= max(1, min(CONNECTION_WINDOW // 2, self.window - self._used_window)):
+            self.write(frame(WINDOW_UPDATE, 0, 0, self._read.to_bytes(4, "big")))
+            self._used_window -= self._read
+            self._read = 0
+        if stream is not None and stream.credit >= STREAM_WINDOW // 2 and not (stream.ended or stream.inbox):
             self.write(frame(WINDOW_UPDATE, 0, stream.number, stream.credit.to_bytes(4, "big")))
             stream.credit = 0
 
@@ -314,39 +325,41 @@ class Connection(asyncio.Protocol, ABC):
         size = len(payload)
         if not size and not flags & END_STREAM:
             self.calm.disturb()
+        self._used_window += size  # padding counts, too (6.9.1)
+        if self._used_window > self.window:
+            raise Violation(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window came")
         stream = self.streams.get(number)
         if stream is None or stream.ended:
             # 5.1: frames of a stream that this end has finished may still be on their way. They are dropped, and count
             # for the connection's window (6.9), of which the peer would run out otherwise.
-            self.received.take(None, size)
-            self._give_back()
+            self._read += size
+            self._give_window()
             return
-        self.received.take(stream, size)  # padding counts, too (6.9.1)
         stream.credit += size
         if stream.credit > STREAM_WINDOW:
             raise Violation(ErrorCode.FLOW_CONTROL_ERROR, f"stream {number} sent more than its window")
         stream.ended = bool(flags & END_STREAM)
-        content, before = unpadded(flags, payload), stream.part_bytes
-        try:
-            try:
-                stream.receive(content)
-            finally:
-                self.received.grew(stream.part_bytes - before)
-            self.received.check_room(OUR_MAX_FRAME)
-        except BadMessage as error:
+        if flags & PADDED:
+            payload = unpadded(payload)
+        stream.held_bytes += len(payload)
+        self._read += size - len(payload)
+        self._partial -= len(stream.part)
+        error = stream.receive(payload)
+        self._partial += len(stream.part)
+        if error is None and self._partial > self.window - OUR_MAX_FRAME:
+            error = BadMessage(8, "the incomplete messages of this connection leave no room for their rests")
+        if error is not None:
             self.calm.disturb()
             self.forget(stream)
             self.message_failed(stream, error)
             return
-        self.received.release(stream, size - len(content))
-        self._give_back()
+        self._give_window(stream)
         if stream.inbox or stream.ended:
             self.messages_came(stream)
-        else:
-            self.top_up(stream)
 
     def _take_headers(self, flags: int, number: int, payload: bytes) -> None:
-        payload = unpadded(flags, payload)
+        if flags & PADDED:
+            payload = unpadded(payload)
         if flags & HAS_PRIORITY:  # 6.2: 31 bits of another stream and 8 of weight, which 5.3.2 deprecates
             payload = payload[5:]
         if flags & END_HEADERS:

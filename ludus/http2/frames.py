@@ -90,10 +90,8 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
     return list(_SETTING.iter_unpack(payload))
 
 
-def unpadded(flags: int, payload: bytes) -> bytes:
-    """Return the payload of DATA or HEADERS without its padding (6.1). Raises Violation."""
-    if not flags & PADDED:
-        return payload
+def unpadded(payload: bytes) -> bytes:
+    """Return the payload of a padded frame, DATA or HEADERS, without its padding (6.1). Raises Violation."""
     if not payload or payload[0] >= len(payload):
         raise Violation(ErrorCode.PROTOCOL_ERROR, "a frame is padded with more than it has")
     return payload[1 : len(payload) - payload[0]]

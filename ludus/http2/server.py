@@ -85,8 +85,7 @@ class ServerCall(Stream):
 
     async def read(self) -> bytes:
         """Return the next message, or `EOF`; a stream that broke also ends so, and cancels its handler."""
-        message = await self._served_by.next_message(self)
-        return EOF if message is None else message
+        return self._served_by.take(self) if await self.has_message() else EOF
 
     async def write(self, message: bytes) -> None:
         """Send a message; wait where the client reads too slowly. It is dropped if the client has gone."""
@@ -110,7 +109,8 @@ class ServerCall(Stream):
             self._answering = True
             self._served_by.write(frame(HEADERS, END_HEADERS, self.number, _HEAD))
         self._served_by.put(self, message)
-        self._served_by.check_unsent()
+        if self.unsent:
+            self._served_by.check_unsent()
 
     def reply(self, message: bytes) -> None:
         """Answer a unary call, and end it."""
@@ -219,7 +219,7 @@ class _ServerConnection(Connection):
 
     def message_failed(self, stream: Stream, error: BadMessage) -> None:
         assert isinstance(stream, ServerCall), "this end opens calls alone"
-        stream.end_with(error.status, str(error))
+        stream.end_with(*error)
         if stream.task is not None:
             stream.task.cancel()
 
@@ -240,7 +240,7 @@ class _ServerConnection(Connection):
 
     def check_unsent(self) -> None:
         """End the connection of a client that asks for more than it gives windows for."""
-        if self.unsent_bytes > self.received.window:
+        if self.unsent_bytes > self.window:
             self.go_away(ErrorCode.ENHANCE_YOUR_CALM, f"{self.unsent_bytes} bytes wait for a window")
             self.close()
 

@@ -10,11 +10,11 @@ import pytest
 
 from ludus.games.port import MOST_MESSAGE_BYTES
 from ludus.http2 import frames
-from ludus.http2.connection import MOST_SETTINGS_BYTES, SETTINGS_COST
+from ludus.http2.connection import CONNECTION_WINDOW, MOST_SETTINGS_BYTES, SETTINGS_COST
 from ludus.http2.frames import ErrorCode, frame
 from ludus.http2.server import Http2Server
-from ludus.http2.stream import CALM_FRAMES, CONNECTION_WINDOW, ReceivedBytes
-from tests.ludus.http2.serving import ECHO, MOST_BYTES, POUR, POURED, STREAM, WAIT, Methods, channel_to, serving
+from ludus.http2.stream import CALM_FRAMES
+from tests.ludus.http2.serving import ECHO, MOST_BYTES, POUR, POURED, STREAM, WAIT, Methods, channel_to, run, serving
 from tests.ludus.http2.test_connection import GREETING, PATIENCE, data, ends_its_own_connection, headers
 from tests.waiting import never
 
@@ -258,4 +258,13 @@ async def test_a_server_that_stops_ends_the_connection_of_a_client_that_reads_no
 
 
 def test_a_games_port_that_takes_messages_of_any_size_has_the_largest_window_of_the_protocol() -> None:
-    assert ReceivedBytes(MOST_MESSAGE_BYTES).window == frames.LARGEST_WINDOW
+    async def greeting() -> None:
+        server = Http2Server(MOST_MESSAGE_BYTES)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await reader.readuntil(window(0, frames.LARGEST_WINDOW - frames.DEFAULT_WINDOW))
+        writer.close()
+        await server.stop(None)
+
+    run(greeting)
