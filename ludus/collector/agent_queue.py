@@ -54,11 +54,6 @@ class Batch:
     observations: tuple[Array, ...]
     masks: Bytes | None
 
-    @property
-    def rows(self) -> int:
-        """Agents."""
-        return len(self.slots)
-
     def keep_rows(self, keep: Array) -> None:
         """Remove the other rows; parts that lose some but not all of theirs become partial."""
         if keep.all():
@@ -139,6 +134,8 @@ class AgentQueue:
     request_turn: "Callable[[Self], None]"
     """Asks the loop to call `run` after the messages that are ready."""
     quota: StepQuota = field(init=False)
+    memory_size: int = field(init=False)
+    """Floats of an agent's recurrent memory; 0 = none."""
     observer: EpisodeObserver | None = None
     ticks: int = 0
     """Number of the next message; of collectors that serve the same simulators each counts in a range of its own."""
@@ -151,6 +148,7 @@ class AgentQueue:
 
     def __post_init__(self) -> None:
         self.quota = self.recorder.quota
+        self.memory_size = self.recorder.arena.layout.memory_size
 
     def schedule(self) -> None:
         """Request a turn."""
@@ -193,7 +191,7 @@ class AgentQueue:
                 [part.agent_index is not agent_index for part in batch.parts], [part.rows for part in batch.parts]
             )
             batch.keep_rows(keep)
-        self.waiting = [batch for batch in self.waiting if batch.rows]
+        self.waiting = [batch for batch in self.waiting if len(batch.slots)]
         self.recorder.drop(agent_index)
         if self.observer is not None:
             self.observer.dropped(agent_index)
@@ -253,7 +251,7 @@ class AgentQueue:
             if len(void):
                 for batch in self.waiting:
                     batch.keep_rows(~np.isin(batch.slots, void))
-                self.waiting = [batch for batch in self.waiting if batch.rows]
+                self.waiting = [batch for batch in self.waiting if len(batch.slots)]
         decided = [item.batch.decisions for item in staged if item.batch.decisions is not None]
         if fresh is not None:
             joined = decided[0] if len(decided) == 1 else join_decisions(decided, fresh.observations, fresh.masks)
@@ -278,12 +276,12 @@ class AgentQueue:
             begin += len(taken_of_batch)
             if any(taken_of_batch):
                 ready.append(batch.take_parts(taken_of_batch))
-        self.waiting = [batch for batch in self.waiting if batch.rows]
+        self.waiting = [batch for batch in self.waiting if len(batch.slots)]
         if len(ready) < 2:
             return ready[0] if ready else None
         return Batch(
             [part for batch in ready for part in batch.parts],
             np.concatenate([batch.slots for batch in ready]),
             join_observations([batch.observations for batch in ready]),
-            join_masks([(batch.masks, batch.rows) for batch in ready]),
+            join_masks([(batch.masks, len(batch.slots)) for batch in ready]),
         )

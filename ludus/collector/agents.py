@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ludus.collector.answers import name_field
 from ludus.collector.arena import ArenaLayout
 from ludus.collector.segments import RECORD_WORDS, SEGMENT_DTYPE
 from ludus.protocol.batches import Array, Ints
@@ -37,8 +36,6 @@ class AgentIndex:
         self.behavior = behavior
         """As the session announced it."""
         self.team = team_of(behavior)
-        self.name = name_field(behavior)
-        """The same as it stands in native answers."""
         self.number = number
         """Unique among the agent indexes of this collector."""
         self.simulator = simulator

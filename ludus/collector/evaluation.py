@@ -151,11 +151,6 @@ class EvaluationRunner(PolicyRunner):
     candidates: dict[int, bool] = field(default_factory=dict)
     """Number of an agent index -> whether the candidate plays it."""
 
-    @property
-    def memory_size(self) -> int:
-        """Floats of the recurrent memory of the larger policy; 0 = none has one."""
-        return max(policy.memory_size for policy in self.policies)
-
     def sit(
         self, agent_indexes: Mapping[int, AgentIndex], session_id: str, episode_batch: int, team: int | None
     ) -> None:

@@ -31,6 +31,7 @@ LEAST = 1e-30
 class Array(Protocol):
     """An array of any library. Numbers on either side of an operator are allowed."""
 
+    def __getitem__(self, key: tuple[slice, slice], /) -> Any: ...
     def __add__(self, other: Any, /) -> Any: ...
     def __sub__(self, other: Any, /) -> Any: ...
     def __rsub__(self, other: Any, /) -> Any: ...
@@ -43,10 +44,7 @@ A = TypeVar("A", bound=Array)
 
 
 class Operations(Protocol[A]):
-    """The operations of descriptions beside `+ - * /`, by one library. Arrays are `(B, n)`."""
-
-    def columns(self, values: A, start: int, stop: int) -> A:
-        """Return some columns."""
+    """The operations of descriptions beside `+ - * /` and columns, by one library. Arrays are `(B, n)`."""
 
     def exp(self, values: A) -> A:
         """Return `e` to the power of each value."""
@@ -150,7 +148,8 @@ class Gaussian:
 
     def moments(self, on: Operations[A], outputs: A, parameters: Mapping[str, A], size: int) -> tuple[A, A]:
         """Return mean `(B, C)` and log-sigma `(C,)`, or `(B, C)` where rows have policies of their own."""
-        return on.columns(outputs, 0, size), parameters["log_sigma"]
+        del on
+        return outputs[:, :size], parameters["log_sigma"]
 
     def recorded(self, on: Operations[A], sample: A) -> A:
         """Return the sample."""
@@ -185,7 +184,7 @@ class Squashed:
     def moments(self, on: Operations[A], outputs: A, parameters: Mapping[str, A], size: int) -> tuple[A, A]:
         """Return mean and limited log-sigma, `(B, C)`."""
         del parameters
-        return on.columns(outputs, 0, size), on.clip(on.columns(outputs, size, 2 * size), *LOG_SIGMA_LIMITS)
+        return outputs[:, :size], on.clip(outputs[:, size : 2 * size], *LOG_SIGMA_LIMITS)
 
     def recorded(self, on: Operations[A], sample: A) -> A:
         """Return the sample after tanh."""
@@ -254,11 +253,6 @@ class NumpyOperations:
     log1p = staticmethod(np.log1p)
     tanh = staticmethod(np.tanh)
     absolute = staticmethod(np.absolute)
-
-    @staticmethod
-    def columns(values: FloatArray, start: int, stop: int) -> FloatArray:
-        """Return some columns, a view."""
-        return values[:, start:stop]
 
     @staticmethod
     def clip(values: FloatArray, least: float, most: float) -> FloatArray:

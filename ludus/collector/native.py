@@ -7,16 +7,14 @@ stream then calls `end`.
 from collections.abc import Callable
 
 from ludus.collector.agents import AgentIndex
-from ludus.collector.answers import encode_answer
 from ludus.collector.session import Host, Session
 from ludus.collector.snapshots.sessions import SessionCheckpoints
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Floats, Ints
-from ludus.protocol.codec import decode_stats, decode_step, samplers_to_messages
+from ludus.protocol.codec import decode_stats, decode_step, encode_answer, samplers_to_messages
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     HELLO_SECONDS,
-    check_first,
     check_hello,
     check_saved,
     check_step_order,
@@ -53,20 +51,19 @@ class NativeSession(Session):
     def receive(self, data: bytes) -> None:
         """Handle one message. Raises ProtocolError."""
         self.last_activity = self._host.now()
-        request = parse_request(data, self._host.settings.max_message_bytes)
+        request = parse_request(data, self._host.settings.max_message_bytes, greeted=self.number >= 0)
         kind = request.WhichOneof("message")
         if kind == "step":
             self._step(request.step)
         elif kind == "hello":
             self._hello(request.hello)
         elif kind == "announce":
-            self._announce(request.announce)
-        else:
-            check_first(greeted=self.number >= 0)
-            if self.checkpoints is None:
-                check_saved(request.saved, asked=0)
-            elif self.checkpoints.saved(request.saved):
-                self._host.listener.position_came()
+            for message in request.announce.behaviors:
+                self._learn_of(spec_from_message(message))
+        elif self.checkpoints is None:
+            check_saved(request.saved, asked=0)
+        elif self.checkpoints.saved(request.saved):
+            self._host.listener.position_came()
 
     def answer(
         self, step_id: int, agent_index: AgentIndex, agents: Ints | None, continuous: Floats, discrete: Ints
@@ -74,8 +71,8 @@ class NativeSession(Session):
         """Send actions (called by the runner)."""
         self._note_answer()
         ids = b"" if agents is None else agents.tobytes()
-        news = self._news() if self._has_news else b""
-        self._send(encode_answer(step_id, agent_index.name, ids, continuous.tobytes(), discrete.tobytes(), news))
+        news = b"" if self.parameter_set == self._host.settings.parameter_set else self._news()
+        self._send(encode_answer(step_id, agent_index.behavior, ids, continuous.tobytes(), discrete.tobytes(), news))
 
     def reset(self) -> None:
         """Make the simulator begin new episodes, with the newest parameters; everything pending is void."""
@@ -171,17 +168,11 @@ class NativeSession(Session):
         for spec in specs:
             self._learn_of(spec)
 
-    def _announce(self, announce: pb.Announce) -> None:
-        check_first(greeted=self.number >= 0)
-        for message in announce.behaviors:
-            self._learn_of(spec_from_message(message))
-
     def _learn_of(self, spec: BehaviorSpec) -> None:
         self._introduce(spec)
         self._layouts.setdefault(spec.name, BehaviorLayout(spec))
 
     def _step(self, step: pb.Step) -> None:
-        check_first(greeted=self.number >= 0)
         step_id = step.step_id
         check_step_order(step, last_step=self._step_id, last_reset=self._reset_id)
         self._step_id = step_id
@@ -190,7 +181,8 @@ class NativeSession(Session):
             self.checkpoints.leave_position(resumed=step.resumed)
         stats = decode_stats(step) if step.stats else []
         batches = decode_step(step, self._layouts)
-        self._note_start(batches)
+        if not self.started:
+            self._note_start(batches)
         if step.resumed:
             if self.checkpoints is not None and self.checkpoints.resume(step_id, batches):
                 return

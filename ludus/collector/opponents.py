@@ -11,6 +11,7 @@ it was when it had learned for so many steps. The policy of a key never changes.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -82,11 +83,6 @@ class Opponents:
         """Episodes that ended since the last report to the learner, and how many of them were won."""
         self._histories: dict[int, History] = {}
         """By the number of the agent index."""
-
-    @property
-    def memory_size(self) -> int:
-        """Floats of the recurrent memory; 0 = none."""
-        return self._policies.memory_size
 
     @property
     def keys(self) -> tuple[int, ...]:
@@ -181,18 +177,11 @@ class OpponentRunner(PolicyRunner):
     steps: int = 0
     """Decisions that were answered since the last report to the learner."""
 
-    @property
-    def memory_size(self) -> int:
-        """Floats of the recurrent memory; 0 = none."""
-        return self.opponents.memory_size
-
-    @property
-    def absorbs_first(self) -> bool:
-        """Whether answers depend on the notes of the recorder: agents adopt policies when their episodes begin."""
-        return True
+    absorbs_first: ClassVar[bool] = True
+    """Agents adopt policies when their episodes begin."""
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
-        self.steps += batch.rows
+        self.steps += len(batch.slots)
         return self.opponents.act(batch.slots, batch.observations, batch.masks, memory, self.rng)
 
     def take_counts(self) -> tuple[int, int, int]:

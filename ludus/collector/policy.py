@@ -127,11 +127,11 @@ class ActingPolicy(Network):
         """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
         mean, std = self.parameters.get("normalizer.mean"), self.parameters.get("normalizer.std")
         vectors = joined_vectors(observations, mean, std)
-        if self._memory is None:
-            return dense(vectors, self._layers, self._activate), None
         *body, head = self._layers
-        features, after = self._memory(hidden_layers(vectors, body, self._activate), memory)
-        return linear(features, head), after
+        features, after = dense(vectors, body, self._activate), None
+        if self._memory is not None:
+            features, after = self._memory(features, memory)
+        return dense(features, [head]), after
 
 
 class Memory:
@@ -290,11 +290,11 @@ class StackedActing:
         counts = np.bincount(which, minlength=len(self._layers[0][0]))
         used = np.flatnonzero(counts)
         if len(used) == 1:
-            policy = int(used[0])
-            return dense(hidden, [(weight[policy], bias[policy]) for weight, bias in self._layers], self._activate)
-        layers = self._layers
+            *body, head = [(weight[used[0]], bias[used[0]]) for weight, bias in self._layers]
+            return dense(dense(hidden, body, self._activate), [head])
+        *body, head = self._layers
         if len(used) < len(counts):
-            layers = [(weight[used], bias[used]) for weight, bias in layers]
+            *body, head = [(weight[used], bias[used]) for weight, bias in self._layers]
         order = np.argsort(which, kind="stable")
         group = np.empty_like(counts)
         group[used] = np.arange(len(used))
@@ -303,7 +303,7 @@ class StackedActing:
         padded = np.zeros((len(used), int(counts.max()), hidden.shape[1]), np.float32)
         rows = group[which], place
         padded[rows] = hidden
-        return dense(padded, layers, self._activate)[rows]
+        return dense(dense(padded, body, self._activate), [head])[rows]
 
 
 class StackedNetworks:
@@ -422,25 +422,14 @@ def joined_vectors(observations: Observations, mean: FloatArray | None, std: Flo
     return vectors
 
 
-def dense(hidden: FloatArray, layers: Layers, activate: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Return the head, of one policy for `(B, in)`, or of `U` policies for `(U, N, in)`; no activation behind it."""
-    *body, head = layers
-    return linear(hidden_layers(hidden, body, activate), head)
-
-
-def hidden_layers(hidden: FloatArray, layers: Layers, activate: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """Return the features behind layers that each have an activation."""
-    for layer in layers:
-        hidden = activate(linear(hidden, layer))
-    return hidden
-
-
-def linear(inputs: FloatArray, layer: tuple[FloatArray, FloatArray]) -> FloatArray:
-    """Return `inputs @ weight + bias`."""
-    weight, bias = layer
-    outputs: FloatArray = inputs @ weight
-    outputs += bias
-    return outputs
+def dense(inputs: FloatArray, layers: Layers, activate: Callable[[FloatArray], FloatArray] | None = None) -> FloatArray:
+    """Return what layers make of `(B, in)`, or those of `U` policies of `(U, N, in)`; an activation follows each."""
+    for weight, bias in layers:
+        inputs = inputs @ weight
+        inputs += bias
+        if activate is not None:
+            inputs = activate(inputs)
+    return inputs
 
 
 def sample(

@@ -11,6 +11,7 @@ compute while the steps are written.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -58,15 +59,8 @@ class PolicyRunner(AgentQueue, ABC):
 
     # Differences of runners ---------------------------------------------------------------------------------------
 
-    @property
-    @abstractmethod
-    def memory_size(self) -> int:
-        """Floats of the recurrent memory; 0 = none."""
-
-    @property
-    def absorbs_first(self) -> bool:
-        """Whether answers depend on the notes of the recorder when agents ask: memory is zero where episodes begin."""
-        return self.memory_size > 0
+    absorbs_first: ClassVar[bool] = False
+    """Whether answers depend on what the observer notes when agents ask."""
 
     @abstractmethod
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
@@ -78,18 +72,17 @@ class PolicyRunner(AgentQueue, ABC):
         """Answer the agents that the quota allows; hold the others."""
         fresh = self._join()
         if fresh is not None:
-            self.last_rows = fresh.rows
-        if fresh is not None and not self.waiting and self._may_answer(fresh.rows):
-            if self.absorbs_first:
-                self._absorb(fresh, answered=True)
-                self._record(fresh, self._act(fresh))
-            else:
-                acted = self._act(fresh)
-                self._absorb(fresh, answered=True)
-                self._record(fresh, acted)
-        else:
+            self.last_rows = len(fresh.slots)
+        if fresh is None or self.waiting or not self._may_answer(len(fresh.slots)):
             self._absorb(fresh)
             self._answer_waiting()
+        elif self.absorbs_first or self.memory_size:  # the memory is zero where an episode begins
+            self._absorb(fresh, answered=True)
+            self._record(fresh, self._act(fresh))
+        else:
+            acted = self._act(fresh)
+            self._absorb(fresh, answered=True)
+            self._record(fresh, acted)
         self._notify_peers()
         return self._report()
 
@@ -110,7 +103,7 @@ class PolicyRunner(AgentQueue, ABC):
         """Record what agents wait for after a turn; `last` is the simulator of the newest step, if any."""
         reason, share, quota = None, 0.0, self.quota
         if self.waiting and self.version >= 0 and quota.number is not None:
-            waiting = sum(batch.rows for batch in self.waiting)
+            waiting = sum(len(batch.slots) for batch in self.waiting)
             share = waiting / (waiting + sum(quota.outstanding.values()))
             has_weights = self.version >= self.required_version
             straggling = has_weights and quota.left <= 0 and not quota.complete
@@ -145,10 +138,10 @@ class PolicyRunner(AgentQueue, ABC):
 
     def _record(self, batch: Batch, acted: Acted) -> None:
         if not self.recorded:
-            self.unrecorded_steps += batch.rows
+            self.unrecorded_steps += len(batch.slots)
             self.recorder.answer_unrecorded(batch.slots, acted, self.version)
             return
-        tags = self.quota.take(batch.rows)
+        tags = self.quota.take(len(batch.slots))
         number = tags[0][0] if len(tags) == 1 else np.repeat(*np.array(tags, np.int32).T)
         self.recorder.answer(batch.slots, batch.observations, batch.masks, acted, self.version, number)
 
@@ -231,11 +224,6 @@ class LearningRunner(PolicyRunner):
     policy: Policy = field(kw_only=True)
     noise: PinkNoise | None = None
     """Noise of the samples of continuous columns; None is white noise, which the policy draws itself."""
-
-    @property
-    def memory_size(self) -> int:
-        """Floats of the recurrent memory; 0 = none."""
-        return self.policy.memory_size
 
     def _forward(self, batch: Batch, memory: Floats | None) -> Acted:
         noise = None if self.noise is None else self.noise.draw(batch.slots, self.rng)

@@ -272,11 +272,6 @@ class Session(ABC):
         """The newest environment parameters for this simulator."""
         return {**self._host.settings.environment_parameters, **self.own_parameters}
 
-    @property
-    def _has_news(self) -> bool:
-        """Whether there are newer environment parameters than the simulator has received."""
-        return self.parameter_set != self._host.settings.parameter_set
-
     def _report(self, stats: list[StatValue], batches: list[BehaviorBatch]) -> None:
         """Hand on the numbers of a step before its agents. They belong to the episodes that end in it, if any do."""
         began = [
@@ -308,10 +303,9 @@ class Session(ABC):
 
     def _note_start(self, batches: list[BehaviorBatch]) -> None:
         """Record the first step."""
-        if not self.started:
-            self.started = True
-            self._agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
-            self._host.tell(messages.SimulatorStarted(self.session_id, tuple(self.specs), self._agents))
+        self.started = True
+        self._agents = sum(len(batch.decisions.agent_ids) for batch in batches if batch.decisions is not None)
+        self._host.tell(messages.SimulatorStarted(self.session_id, tuple(self.specs), self._agents))
 
     def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
         """Hand a step to the behaviors' runners. Raises ProtocolError."""

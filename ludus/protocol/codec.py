@@ -38,9 +38,9 @@ from ludus.protocol.specs import (
     UINT8,
     WIRE,
     BehaviorLayout,
-    ObservationLayout,
     is_name,
 )
+from ludus.protocol.wire import varint
 
 PROTOCOL_VERSION: Final = 1
 """The version of `ludus.v1` that this package speaks."""
@@ -87,8 +87,8 @@ def decode_step(step: pb.Step, layouts: Mapping[str, BehaviorLayout]) -> list[Be
                     columns.floats(asking.rewards, "rewards"),
                     columns.observations(asking.observations),
                     columns.masks(asking.action_masks) if asking.action_masks else None,
-                    columns.groups(asking.group_ids),
-                    columns.group_rewards(asking.group_rewards),
+                    columns.groups(asking.group_ids) if asking.group_ids else None,
+                    columns.floats(asking.group_rewards, "group_rewards") if asking.group_rewards else None,
                 )
                 decisions = decisions if count else None
             if part.HasField("terminals"):
@@ -101,8 +101,8 @@ def decode_step(step: pb.Step, layouts: Mapping[str, BehaviorLayout]) -> list[Be
                     columns.floats(ending.rewards, "rewards"),
                     columns.observations(ending.observations),
                     columns.flags(ending.truncated, "truncated", highest=1).view(np.bool_),
-                    columns.groups(ending.group_ids),
-                    columns.group_rewards(ending.group_rewards),
+                    columns.groups(ending.group_ids) if ending.group_ids else None,
+                    columns.floats(ending.group_rewards, "group_rewards") if ending.group_rewards else None,
                     columns.flags(outcomes, "outcomes", highest=max(Outcome)) if outcomes else None,
                 )
                 terminals = terminals if count else None
@@ -156,26 +156,26 @@ class _Columns(NamedTuple):
             raise self._error(
                 CloseCode.OBSERVATION_COUNT, f"there are {len(tensors)} observations, the spec has {len(layouts)}"
             )
-        return tuple([self._observation(tensor, layout) for tensor, layout in zip(tensors, layouts, strict=True)])
-
-    def _observation(self, tensor: pb.Tensor, layout: ObservationLayout) -> Array:
-        if tensor.dtype != layout.wire:
-            raise self._error(
-                CloseCode.OBSERVATION_DTYPE, f"{layout.name} is of dtype {tensor.dtype}, announced was {layout.wire}"
-            )
-        data = tensor.data
-        shape = [self.rows, *layout.shape]
-        if tensor.shape != shape or len(data) != self.rows * layout.row_bytes:
-            raise self._error(
-                CloseCode.OBSERVATION_SHAPE,
-                f"{layout.name} has shape {tuple(tensor.shape)} in {len(data)} bytes; "
-                f"expected is {tuple(shape)} in {self.rows * layout.row_bytes} bytes",
-            )
-        values = np.ndarray(shape, layout.dtype, data)
-        if layout.wire == pb.DTYPE_FLOAT32 and not all_finite(values):
-            rows = ~np.isfinite(values.reshape(self.rows, -1)).all(axis=1)
-            raise self._error(CloseCode.NOT_FINITE, f"{layout.name} holds NaN or infinity for {self._agents(rows)}")
-        return values
+        columns: list[Array] = []
+        for tensor, layout in zip(tensors, layouts, strict=True):
+            if tensor.dtype != layout.wire:
+                raise self._error(
+                    CloseCode.OBSERVATION_DTYPE,
+                    f"{layout.name} is of dtype {tensor.dtype}, announced was {layout.wire}",
+                )
+            data, shape = tensor.data, [self.rows, *layout.shape]
+            if tensor.shape != shape or len(data) != self.rows * layout.row_bytes:
+                raise self._error(
+                    CloseCode.OBSERVATION_SHAPE,
+                    f"{layout.name} has shape {tuple(tensor.shape)} in {len(data)} bytes; "
+                    f"expected is {tuple(shape)} in {self.rows * layout.row_bytes} bytes",
+                )
+            values = np.ndarray(shape, layout.dtype, data)
+            if layout.wire == pb.DTYPE_FLOAT32 and not all_finite(values):
+                rows = ~np.isfinite(values.reshape(self.rows, -1)).all(axis=1)
+                raise self._error(CloseCode.NOT_FINITE, f"{layout.name} holds NaN or infinity for {self._agents(rows)}")
+            columns.append(values)
+        return tuple(columns)
 
     def masks(self, data: bytes) -> Bytes:
         width = self.layout.spec.actions.mask_size
@@ -200,18 +200,13 @@ class _Columns(NamedTuple):
             raise self._error(CloseCode.BAD_VALUE, f"{name} holds {values.max()}; the highest value is {highest}")
         return values
 
-    def groups(self, data: bytes) -> Ints | None:
-        if not data:
-            return None
+    def groups(self, data: bytes) -> Ints:
         if len(data) != 4 * self.rows:
             raise self._length("group_ids", len(data), 4)
         values = np.ndarray((self.rows,), INT32, data)
         if values.min() < 0:
             raise self._error(CloseCode.BAD_VALUE, f"group_ids holds {values.min()}; a group is 1 or more, 0 is none")
         return values
-
-    def group_rewards(self, data: bytes) -> Floats | None:
-        return self.floats(data, "group_rewards") if data else None
 
     def _agents(self, rows: npt.NDArray[np.bool_]) -> str:
         """Return the first few agents that `rows` (N,) selects, in words."""
@@ -313,6 +308,25 @@ def encode_actions(step_id: int, batches: Iterable[ActionBatch]) -> pb.Actions:
         if batch.discrete.size:
             part.discrete = _to_bytes(batch.discrete, INT32)
     return message
+
+
+def encode_answer(
+    step_id: int, behavior: str, agent_ids: bytes, continuous: bytes, discrete: bytes, news: bytes = b""
+) -> bytes:
+    """Return `ConnectResponse(actions=Actions(...))` with one behavior, serialised; empty columns are left out.
+
+    It is the one message that a collector sends thousands of times a second. Written by hand, with a join and without
+    message objects, it takes a third of the time. `news` are further fields of `Actions`, serialised.
+    """
+    fields: list[bytes] = []
+    name = behavior.encode()
+    # The fields 1 to 4 of `BehaviorActions`, length-delimited.
+    for tag, column in ((b"\x0a", name), (b"\x12", agent_ids), (b"\x1a", continuous), (b"\x22", discrete)):
+        if column:
+            fields += (tag, varint(len(column)), column)
+    part = b"".join(fields)
+    actions = b"".join((b"\x08", varint(step_id), b"\x12", varint(len(part)), part, news))
+    return b"".join((b"\x12", varint(len(actions)), actions))
 
 
 def decode_actions(message: pb.Actions, layouts: Mapping[str, BehaviorLayout]) -> list[ActionBatch]:

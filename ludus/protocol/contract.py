@@ -111,8 +111,8 @@ def _demand(is_kept: object, rule: str) -> None:
         raise CallRefused("bad_join", rule)
 
 
-def parse_request(data: bytes, max_bytes: int) -> pb.ConnectRequest:
-    """Return a message of a stream, in which one of the known messages is set. Raises ProtocolError."""
+def parse_request(data: bytes, max_bytes: int, *, greeted: bool) -> pb.ConnectRequest:
+    """Return a message of a stream, in which a known message is set: before Hello, only that. Raises ProtocolError."""
     check_size(len(data), max_bytes)
     try:
         request = pb.ConnectRequest.FromString(data)
@@ -120,9 +120,12 @@ def parse_request(data: bytes, max_bytes: int) -> pb.ConnectRequest:
         raise ProtocolError(
             CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no ConnectRequest"
         ) from None
-    if request.WhichOneof("message") is None:
+    kind = request.WhichOneof("message")
+    if kind is None:
         message = "a message holds neither Hello nor Announce nor Step nor Saved"
         raise ProtocolError(CloseCode.MALFORMED_MESSAGE, message)
+    if not greeted and kind != "hello":
+        raise hello_missing()
     return request
 
 
@@ -130,12 +133,6 @@ def check_size(size: int, limit: int) -> None:
     """Raise ProtocolError for a message of too many bytes."""
     if size > limit:
         raise ProtocolError(CloseCode.MESSAGE_TOO_LARGE, f"a message has {size} bytes; at most {limit} can be sent")
-
-
-def check_first(*, greeted: bool) -> None:
-    """Raise ProtocolError for another message than Hello before Hello."""
-    if not greeted:
-        raise ProtocolError(CloseCode.STEP_BEFORE_HELLO, "the first message of a stream must be Hello")
 
 
 def check_hello(hello: pb.Hello, *, greeted: bool) -> None:
@@ -202,6 +199,11 @@ def too_many_unadmitted() -> ProtocolError:
 def too_many_agents() -> ProtocolError:
     """The error of a session with too many agents."""
     return ProtocolError(CloseCode.TOO_MANY_AGENTS, f"more than {MAX_AGENTS} agents of one behavior")
+
+
+def hello_missing() -> ProtocolError:
+    """The error of another message than Hello before Hello."""
+    return ProtocolError(CloseCode.STEP_BEFORE_HELLO, "the first message of a stream must be Hello")
 
 
 def hello_timeout() -> ProtocolError:

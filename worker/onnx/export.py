@@ -178,8 +178,8 @@ def _discrete(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> No
     first, discrete = actor.layout.logits_start, actor.layout.kind.discrete
     drawn, best = [], []
     for start, stop in branch_bounds(actor.layout.discrete_branches):
-        mask = on.columns(Node(on, "action_masks"), start, stop)
-        values = on.columns(head, first + start, first + stop) * mask - (1.0 - mask) * PENALTY
+        mask = Node(on, "action_masks")[:, start:stop]
+        values = head[:, first + start : first + stop] * mask - (1.0 - mask) * PENALTY
         best.append(on.node("ArgMax", values, axis=1, keepdims=1))
         if discrete.explores:
             drawn.append(best[-1])

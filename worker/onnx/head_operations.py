@@ -14,6 +14,10 @@ class Node:
         self._operations = operations
         self.name = name
 
+    def __getitem__(self, key: tuple[slice, slice], /) -> "Node":
+        """Return some columns."""
+        return self._operations.node("Slice", self, axes=[1], starts=[key[1].start or 0], ends=[key[1].stop])
+
     def __add__(self, other: "Node | float", /) -> "Node":
         """Return the sum."""
         return self._operations.node("Add", self, other)
@@ -60,10 +64,6 @@ class GraphOperations:
         return Node(self, self.graph.node(operation, inputs, output, **attributes))
 
     exp, log, tanh, absolute = (_unary(operation) for operation in ("Exp", "Log", "Tanh", "Abs"))
-
-    def columns(self, values: Node, start: int, stop: int) -> Node:
-        """Return some columns."""
-        return self.node("Slice", values, axes=[1], starts=[start], ends=[stop])
 
     def log1p(self, values: Node) -> Node:
         """Return the logarithms of `1 + x`."""

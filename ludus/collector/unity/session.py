@@ -290,7 +290,8 @@ class UnitySession(Session):
             # no agent asks; C# does not send such a message
             self._send(self._take_reset() if self._must_reset else step_reply([], self._news()))
             return
-        self._note_start(batches)
+        if not self.started:
+            self._note_start(batches)
         if self._must_reset:
             self._send(self._take_reset())  # these agents did not know of it
             return
@@ -347,7 +348,7 @@ class UnitySession(Session):
 
     def _news(self) -> bytes:
         """Return the frames of environment parameters that the player has not received yet."""
-        return self._tell_parameters() if self._has_news else b""
+        return b"" if self.parameter_set == self._host.settings.parameter_set else self._tell_parameters()
 
     def _tell_parameters(self) -> bytes:
         self.parameter_set = self._host.settings.parameter_set

@@ -28,7 +28,6 @@ from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
     HELLO_SECONDS,
     CallRefused,
-    check_first,
     check_hello,
     check_saved,
     hello_timeout,
@@ -179,13 +178,11 @@ class FakeStream(ServedStream):
                     pass
 
     async def _receive(self, data: bytes) -> None:
-        request = parse_request(data, self._behaviour.max_message_bytes)
+        request = parse_request(data, self._behaviour.max_message_bytes, greeted=self.greeted)
         kind = request.WhichOneof("message")
         if kind == "hello":
             await self._hello(request.hello)
-            return
-        check_first(greeted=self.greeted)
-        if kind == "announce":
+        elif kind == "announce":
             if not request.announce.behaviors:
                 self._violation("Announce names no behavior; it introduces at least one")
             for message in request.announce.behaviors:

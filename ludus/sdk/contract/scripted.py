@@ -19,7 +19,7 @@ from ludus.protocol import simulation_pb2_grpc as rpc
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, StatValue
 from ludus.protocol.codec import decode_stats, encode_actions
 from ludus.protocol.codes import CloseCode, ProtocolError
-from ludus.protocol.contract import check_first, check_hello
+from ludus.protocol.contract import check_hello, hello_missing
 from ludus.protocol.options import REASON_METADATA, STATE_METADATA, TICKET_METADATA, server_options
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import spec_from_message
@@ -53,7 +53,8 @@ class Peer(ServedStream):
     def hello(self) -> pb.Hello:
         """Wait for Hello, the first message."""
         message = self._next()
-        check_first(greeted=message.HasField("hello"))
+        if not message.HasField("hello"):
+            raise hello_missing()
         hello = message.hello
         check_hello(hello, greeted=False)
         if self.metadata.get(TICKET_METADATA) != hello.ticket:

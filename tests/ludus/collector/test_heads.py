@@ -15,7 +15,7 @@ from worker.onnx.head_operations import GraphOperations, Node
 
 VALUES = np.array([[-30.0, -1.5, 0.25], [2.0, 3.5, 40.0]], np.float32)
 ALL: dict[str, Callable[[Any, Any], Any]] = {
-    "columns": lambda on, x: on.columns(x, 1, 3),
+    "columns": lambda _, x: x[:, 1:3],
     "exp": lambda on, x: on.exp(x),
     "log": lambda on, x: on.log(on.absolute(x)),
     "log1p": lambda on, x: on.log1p(on.absolute(x)),

@@ -14,11 +14,6 @@ class TorchOperations:
     absolute = staticmethod(torch.abs)
 
     @staticmethod
-    def columns(values: Tensor, start: int, stop: int) -> Tensor:
-        """Return some columns, a view."""
-        return values[:, start:stop]
-
-    @staticmethod
     def clip(values: Tensor, least: float, most: float) -> Tensor:
         """Return values limited to `[least, most]`."""
         return values.clamp(least, most)

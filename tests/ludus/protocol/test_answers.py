@@ -4,10 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ludus.collector.answers import encode_answer, name_field
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch
-from ludus.protocol.codec import encode_actions
+from ludus.protocol.codec import encode_actions, encode_answer
 
 
 @given(
@@ -29,7 +28,7 @@ def test_an_answer_is_what_protobuf_would_send(
     news = pb.Actions(environment_parameters={"gravity": step_id % 7} if named else {})
     answer = encode_answer(
         step_id,
-        name_field(name),
+        name,
         b"" if ids is None else ids.tobytes(),
         sample.tobytes(),
         chosen.tobytes(),
