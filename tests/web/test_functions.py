@@ -1,13 +1,15 @@
 """Pure functions of the pages, called in the browser that runs them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from server.web.pages import pages
+from tests.server.app.world import World
 from tests.web.conftest import Watched
 
 pytestmark = pytest.mark.browser
@@ -15,10 +17,20 @@ pytestmark = pytest.mark.browser
 Call = Callable[..., Any]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def watched(browser: Browser, world: World) -> Iterator[Watched]:
+    """Open one page for all tests: what they call leaves nothing behind."""
+    watched = Watched(browser.new_page(), world.server)
+    watched.open("ui/models")
+    yield watched
+    watched.page.close()
+    assert watched.troubles == []
+
+
+@pytest.fixture(scope="module")
 def call(watched: Watched) -> Call:
     """Return a function that calls `MODULE.FUNCTION` with JSON values."""
-    page = watched.open("ui/models")
+    page = watched.page
 
     def call(name: str, *arguments: object) -> Any:
         module, _, function = name.partition(".")

@@ -1,6 +1,7 @@
 """Every page: with no data and with some, in both themes and widths, without a complaint, and usable by everybody."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -31,7 +32,7 @@ FILLED = (
     "ui/compare?runs=walker,walker-2",
     "ui/compare?runs=walker,walker-2&by=seed&smooth=0.6&log=1&clip=1",
 )
-LOOKS = [("light", 1440), ("dark", 390)]
+LOOKS: list[tuple[Literal["light", "dark"], int]] = [("light", 1440), ("dark", 390)]
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +42,28 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.fixture(params=LOOKS, ids=["light and wide", "dark and narrow"])
-def look(request: pytest.FixtureRequest, browser: Browser, filled: World) -> Iterator[Watched]:
-    """Open a page of the filled world in one of the looks."""
-    theme, width = request.param
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-    watched = Watched(context.new_page(), filled.server)
+@pytest.fixture(scope="module")
+def looks(browser: Browser, filled: World) -> Iterator[list[Watched]]:
+    """Open a page of the filled world in each of the looks.
+
+    The tests of a look share it: a process for each and its compilation of all scripts take longer than the tests.
+    """
+    contexts = [
+        browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme) for theme, width in LOOKS
+    ]
+    yield [Watched(context.new_page(), filled.server) for context in contexts]
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(params=range(len(LOOKS)), ids=["light and wide", "dark and narrow"])
+def look(request: pytest.FixtureRequest, looks: list[Watched]) -> Iterator[Watched]:
+    """Return the page of one of the looks."""
+    watched = looks[request.param]
     yield watched
-    context.close()
-    assert watched.troubles == []
+    watched.page.goto("about:blank")  # nothing of this test goes on in the next one
+    troubles, watched.troubles = watched.troubles, []
+    assert troubles == []
 
 
 @pytest.mark.parametrize("path", PAGES)
