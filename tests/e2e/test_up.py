@@ -19,8 +19,18 @@ ANY_PORTS = ("--port", "0", "--gateway-port", "0")
 
 
 @pytest.fixture
-def up(tmp_path: Path) -> Iterator[LudusUp]:
-    up = LudusUp(tmp_path)
+def browser(tmp_path: Path) -> Path:
+    """Return an `xdg-open`, which is how a desktop opens an address, that notes the address in `opened` beside it."""
+    browser = tmp_path / "bin" / "xdg-open"
+    browser.parent.mkdir()
+    browser.write_text(f'#!/bin/sh\necho "$1" > {browser.parent}/opened\n')
+    browser.chmod(0o755)
+    return browser
+
+
+@pytest.fixture
+def up(tmp_path: Path, browser: Path) -> Iterator[LudusUp]:
+    up = LudusUp(tmp_path, "--open", PATH=f"{browser.parent}:{os.environ['PATH']}")
     yield up
     up.interrupt()
     up.stop()
@@ -45,13 +55,19 @@ def refused(home: Path, *options: str, **settings: str) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.faults
-def test_when_it_is_ready_everything_answers_and_one_interrupt_stops_it_in_bounded_time(up: LudusUp) -> None:
+def test_when_it_is_ready_everything_answers_the_pages_are_opened_and_one_interrupt_stops_it_in_bounded_time(
+    up: LudusUp, browser: Path
+) -> None:
     host, _, port = up.gateway.rpartition(":")
+    opened = browser.with_name("opened")
 
     assert httpx2.get(f"{up.api}/readyz").status_code == 200
     socket.create_connection((host, int(port)), timeout=5).close()
     logs = {path.name for path in (up.home / "logs").glob("*.log")}
     assert logs == {"migrate.log", "api.log", "gateway.log", "controller.log", "worker.log"}
+    eventually(lambda: opened.exists() and opened.read_text() == f"{up.api}\n", "the browser opens the pages")
+    assert up.api in (up.home / "up.out").read_text()
+    assert "<title>" in httpx2.get(up.api).text
 
     before = time.monotonic()
     assert up.stop() == 0
@@ -61,32 +77,15 @@ def test_when_it_is_ready_everything_answers_and_one_interrupt_stops_it_in_bound
 
 @pytest.mark.e2e
 @pytest.mark.faults
-def test_the_address_of_the_pages_is_printed_and_opened_in_the_browser(tmp_path: Path) -> None:
-    """`xdg-open` is how a desktop opens an address; this one notes it."""
-    noted = tmp_path / "opened"
-    browser = tmp_path / "bin" / "xdg-open"
-    browser.parent.mkdir()
-    browser.write_text(f'#!/bin/sh\necho "$1" > {noted}\n')
-    browser.chmod(0o755)
-    up = LudusUp(tmp_path, "--open", PATH=f"{browser.parent}:{os.environ['PATH']}")
-
-    eventually(lambda: noted.exists() and noted.read_text() == f"{up.api}\n", "the browser opens the pages")
-    assert up.api in (tmp_path / "up.out").read_text()
-    assert "<title>" in httpx2.get(up.api).text
-    up.interrupt()
-    up.stop()
-
-
-@pytest.mark.e2e
-@pytest.mark.faults
-def test_a_request_that_arrives_while_the_api_is_dead_waits_for_the_new_one(up: LudusUp) -> None:
-    killed = up.children()["api"]
+@pytest.mark.xdist_group("stack")
+def test_a_request_that_arrives_while_the_api_is_dead_waits_for_the_new_one(stack: LudusUp) -> None:
+    killed = stack.children()["api"]
 
     killed.kill()
-    answer = httpx2.get(f"{up.api}/healthz", timeout=20)
+    answer = httpx2.get(f"{stack.api}/healthz", timeout=20)
 
     assert answer.status_code == 200
-    assert up.children()["api"].pid != killed.pid
+    assert stack.children()["api"].pid != killed.pid
 
 
 @pytest.mark.e2e
@@ -103,23 +102,12 @@ def test_a_second_interrupt_does_not_wait_for_a_process_that_hangs(up: LudusUp) 
 
 @pytest.mark.e2e
 @pytest.mark.faults
-def test_a_second_one_in_the_same_home_is_refused_by_name(up: LudusUp) -> None:
-    said = refused(up.home, *ANY_PORTS)
+@pytest.mark.xdist_group("stack")
+def test_a_second_one_in_the_same_home_is_refused_by_name(stack: LudusUp) -> None:
+    said = refused(stack.home, *ANY_PORTS)
 
-    assert f"{up.home} is in use by another `ludus up` (process {up.process.pid})" in said
+    assert f"{stack.home} is in use by another `ludus up` (process {stack.process.pid})" in said
     assert "--home" in said
-
-
-@pytest.mark.e2e
-@pytest.mark.faults
-def test_killed_it_frees_its_home_for_the_next_one(up: LudusUp) -> None:
-    up.process.kill()
-    up.process.wait()
-
-    again = LudusUp(up.home)
-
-    assert again.stop() == 0
-    eventually(lambda: not marked(up.mark), "nothing is left of the first one")
 
 
 @pytest.mark.parametrize(
