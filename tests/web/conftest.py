@@ -22,6 +22,7 @@ SECONDS = 30.0
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("needs Chromium")
+    expect.set_options(timeout=1000 * SECONDS)
     with sync_playwright() as playwright:
         # Tests run as root in containers, where Chromium's sandbox is not to be had.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -61,7 +62,7 @@ class Watched:
         """Go to a page and return it once it shows something."""
         self.page.goto(f"{self.server}/{path}")
         self.page.locator("main h1, main .note").first.wait_for()
-        expect(self.page.locator("main")).not_to_contain_text("Loading …", timeout=1000 * SECONDS)
+        expect(self.page.locator("main")).not_to_contain_text("Loading …")
         return self.page
 
     def _said(self, message: ConsoleMessage) -> None:

@@ -104,7 +104,7 @@ def test_a_page_whose_token_is_revoked_asks_to_sign_in_again(guarded: World, pag
 
     guarded.http.delete(f"/v1/tokens/{token['id']}").raise_for_status()
 
-    expect(page.get_by_label("Token")).to_be_visible(timeout=30_000)
+    expect(page.get_by_label("Token")).to_be_visible()
     page.wait_for_timeout(2000)
     assert "/ui/login?next=" in page.url, "it stays there"
     expect(page.get_by_label("Token")).to_be_visible()
