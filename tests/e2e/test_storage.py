@@ -1,5 +1,6 @@
 """Where checkpoints go: a bucket of a real S3-compatible server, and disks that are full for a while."""
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -42,17 +43,29 @@ def playing(stack: LudusUp, run: Run) -> Iterator[None]:
         player.kill()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MB."""
-    folder = tmp_path / "disk"
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 16 MB."""
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode != 0:
         pytest.skip(f"mounting needs root: {mounted.stderr}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The disk of the store that tests share."""
+    with small_disk(tmp_path_factory.mktemp("disk") / "store") as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def stack(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LudusUp]:
+    with running(tmp_path_factory.mktemp("stack") / "home", LUDUS_STORAGE__ROOT=str(store)) as (stack, _):
+        yield stack
 
 
 def fill(folder: Path) -> Path:
@@ -138,40 +151,68 @@ def damage(s3: Any, bucket: S3Address, checkpoint: str, client: Client, run: Run
     s3.put_object(Bucket=bucket.bucket, Key=key, Body=bytes(content))
 
 
-@pytest.mark.parametrize("setting", ["LUDUS_STORAGE__ROOT", "LUDUS_WORKER__SCRATCH"], ids=["store", "scratch"])
-def test_a_full_disk_costs_checkpoints_until_there_is_room_again_and_nothing_that_was_acknowledged(
-    tmp_path: Path, small_disk: Path, setting: str
+def train_while_the_disk_is_full(stack: LudusUp, client: Client, disk: Path) -> None:
+    run = client.runs.create(cartpole(keep_checkpoints=100))  # so that retention removes none that is looked at
+    with playing(stack, run):
+        eventually(lambda: client.checkpoints.list(run.id), "a checkpoint", 90)
+        filler = fill(disk)
+        eventually(lambda: failures(client, run), "a checkpoint finds no room", 60)
+        kept = client.checkpoints.list(run.id)
+        assert kept
+        assert all(client.checkpoints.verify(run.id, each.id).sound for each in kept)
+        wait_for_step(client, run, client.runs.get(run.id).step + 600)
+
+        filler.unlink()
+        step = client.runs.get(run.id).step
+        eventually(lambda: client.checkpoints.get(run.id).step > step, "a checkpoint is saved again", 60)
+        client.runs.stop(run.id)
+        ended = client.runs.wait(run.id, timeout=60)
+
+    assert (ended.state, ended.attempt) == ("SUCCEEDED", 1)
+    assert set(failures(client, run)) == {"storage_full"}
+    assert client.checkpoints.verify(run.id).sound
+
+
+def test_a_full_store_costs_checkpoints_until_there_is_room_again_and_nothing_that_was_acknowledged(
+    stack: LudusUp, client: Client, store: Path
 ) -> None:
-    with running(tmp_path / "home", **{setting: str(small_disk)}) as (stack, client):
-        run = client.runs.create(cartpole(keep_checkpoints=100))  # so that retention removes none that is looked at
+    train_while_the_disk_is_full(stack, client, store)
+
+
+def test_a_full_scratch_folder_costs_no_more_than_a_full_store(tmp_path: Path) -> None:
+    with (
+        small_disk(tmp_path / "scratch") as scratch,
+        running(tmp_path / "home", LUDUS_WORKER__SCRATCH=str(scratch)) as (stack, client),
+    ):
+        train_while_the_disk_is_full(stack, client, scratch)
+
+
+def test_a_run_without_its_last_checkpoint_fails_by_name(stack: LudusUp, client: Client, store: Path) -> None:
+    filler = fill(store)
+    os.truncate(filler, filler.stat().st_size - 20_000)  # there is room for logs
+    try:
+        run = client.runs.create(cartpole(network_settings={"hidden_units": 128}))
         with playing(stack, run):
-            eventually(lambda: client.checkpoints.list(run.id), "a checkpoint", 90)
-            filler = fill(small_disk)
-            eventually(lambda: failures(client, run), "a checkpoint finds no room", 60)
-            kept = client.checkpoints.list(run.id)
-            assert kept
-            assert all(client.checkpoints.verify(run.id, each.id).sound for each in kept)
+            eventually(lambda: failures(client, run), "the first checkpoint finds no room", 60)
             wait_for_step(client, run, client.runs.get(run.id).step + 600)
-
-            filler.unlink()
-            step = client.runs.get(run.id).step
-            eventually(lambda: client.checkpoints.get(run.id).step > step, "a checkpoint is saved again", 60)
             client.runs.stop(run.id)
-            ended = client.runs.wait(run.id, timeout=60)
+            ended = client.runs.wait(run.id, timeout=40)
+    finally:
+        filler.unlink()
 
-        assert (ended.state, ended.attempt) == ("SUCCEEDED", 1)
-        assert set(failures(client, run)) == {"storage_full"}
-        assert client.checkpoints.verify(run.id).sound
+    assert set(failures(client, run)) == {"storage_full"}
+    assert (ended.state, ended.stop_reason) == ("FAILED", "storage_full")
+    assert client.checkpoints.list(run.id) == []
 
 
 def test_a_read_only_store_costs_checkpoints_until_it_takes_writes_again_and_the_run_says_so(
-    tmp_path: Path, small_disk: Path
+    stack: LudusUp, client: Client, store: Path
 ) -> None:
-    with running(tmp_path / "home", LUDUS_STORAGE__ROOT=str(small_disk)) as (stack, client):
-        run = client.runs.create(cartpole(keep_checkpoints=100))
-        with playing(stack, run):
-            eventually(lambda: client.checkpoints.list(run.id), "a checkpoint", 90)
-            remount(small_disk, "ro")
+    run = client.runs.create(cartpole(keep_checkpoints=100))
+    with playing(stack, run):
+        eventually(lambda: client.checkpoints.list(run.id), "a checkpoint", 90)
+        remount(store, "ro")
+        try:
             eventually(lambda: failures(client, run), "a checkpoint is refused", 60)
             kept = client.checkpoints.list(run.id)
             max(stack.processes("worker.trainer"), key=lambda each: each.cpu_times().user).kill()
@@ -179,17 +220,18 @@ def test_a_read_only_store_costs_checkpoints_until_it_takes_writes_again_and_the
             (_, second) = sorted(client.runs.attempts(run.id), key=lambda attempt: attempt.number)
             assert second.resumed_from in {each.id for each in kept}
             wait_for_step(client, run, second.resume_step + 600)
+        finally:
+            remount(store, "rw")
 
-            remount(small_disk, "rw")
-            step = client.runs.get(run.id).step
-            eventually(lambda: client.checkpoints.get(run.id).step > step, "a checkpoint is saved again", 60)
-            client.runs.stop(run.id)
-            ended = client.runs.wait(run.id, timeout=60)
+        step = client.runs.get(run.id).step
+        eventually(lambda: client.checkpoints.get(run.id).step > step, "a checkpoint is saved again", 60)
+        client.runs.stop(run.id)
+        ended = client.runs.wait(run.id, timeout=60)
 
-        assert (ended.state, ended.attempt) == ("SUCCEEDED", 2)
-        assert set(failures(client, run)) == {"storage_refused"}
-        (refused, *_) = [event for event in client.events.list(run.id) if event.type == "checkpoint_failed"]
-        assert "Read-only file system" in refused.message
-        assert "To mend it, let this process write there" in refused.message
-        assert {each.id for each in kept} <= {each.id for each in client.checkpoints.list(run.id)}
-        assert all(client.checkpoints.verify(run.id, each.id).sound for each in client.checkpoints.list(run.id))
+    assert (ended.state, ended.attempt) == ("SUCCEEDED", 2)
+    assert set(failures(client, run)) == {"storage_refused"}
+    (refused, *_) = [event for event in client.events.list(run.id) if event.type == "checkpoint_failed"]
+    assert "Read-only file system" in refused.message
+    assert "To mend it, let this process write there" in refused.message
+    assert {each.id for each in kept} <= {each.id for each in client.checkpoints.list(run.id)}
+    assert all(client.checkpoints.verify(run.id, each.id).sound for each in client.checkpoints.list(run.id))
