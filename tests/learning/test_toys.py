@@ -3,7 +3,7 @@ taken away that a task needs, it is not.
 
 A bar is for the mean score of a whole round (512 or 1,024 steps), within a number of rounds; half to two thirds of them
 were enough with each of the seeds 1 to 3. The first seed is part of `make test-all`, and where PPO plays also of
-`make test`; the others are part of `make learn`.
+`make test`; the second one is part of `make learn-quick`, and all are part of `make learn`.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ from tests.toys.drills import Arms, Drill, Echo, Errand, Market, Recall, Spotlig
 from tests.toys.playing import training
 from tests.toys.team_walk import TeamWalk
 
-SEEDS = [1, pytest.param(2, marks=pytest.mark.learning), pytest.param(3, marks=pytest.mark.learning)]
+HOURS = [pytest.mark.learning, pytest.mark.hours]
+SEEDS = [1, pytest.param(2, marks=pytest.mark.learning), pytest.param(3, marks=HOURS)]
 TRAINERS = ["ppo", pytest.param("poca", marks=pytest.mark.long)]
 """POCA's actor is PPO's; what it does with teams is further below, and part of `make test`."""
 LEARNERS = {"batch_size": 128, "num_epoch": 4, "beta": 5e-3}
@@ -99,7 +100,7 @@ def test_every_encoder_sees(encoder: str, size: int, learning_rate: float, seed:
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=HOURS), pytest.param(3, marks=HOURS)])
 @pytest.mark.parametrize(
     ("drill", "bar", "network"),
     [
