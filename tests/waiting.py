@@ -8,7 +8,7 @@ Value = TypeVar("Value")
 
 SECONDS = 60.0
 """How long a test waits by default: far longer than anything takes, so that a busy machine fails no test."""
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.05
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.2
 
 
 def eventually(look: Callable[[], Value | None], what: str = "", seconds: float = SECONDS) -> Value:
