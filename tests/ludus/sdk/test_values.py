@@ -79,11 +79,10 @@ def beside(good: Any, wrong: Any) -> Any:
         return [wrong, wrong]
 
 
-class Duel(AECEnv[Any, Any, Any]):
-    """Two players in turn, of which the second one is told wrong."""
+class Players:
+    """Two players, of which the second one is told wrong."""
 
-    metadata = {"name": "duel"}  # noqa: RUF012  PettingZoo's
-    possible_agents = ["one", "two"]  # noqa: RUF012  likewise
+    possible_agents = ["one", "two"]  # noqa: RUF012  PettingZoo's
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.told = {**GOOD, **told}
@@ -93,6 +92,12 @@ class Duel(AECEnv[Any, Any, Any]):
 
     def action_space(self, agent: str) -> Any:
         return spaces.Discrete(3)
+
+
+class Duel(Players, AECEnv[Any, Any, Any]):
+    """They play in turn."""
+
+    metadata = {"name": "duel"}  # noqa: RUF012  PettingZoo's
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self.agents = list(self.possible_agents)
@@ -115,20 +120,10 @@ class Duel(AECEnv[Any, Any, Any]):
         return self.now["observation"]
 
 
-class Race(ParallelEnv[Any, Any, Any]):
-    """Two players at once, of which the second one is told wrong."""
+class Race(Players, ParallelEnv[Any, Any, Any]):
+    """They play at once."""
 
     metadata = {"name": "race"}  # noqa: RUF012  PettingZoo's
-    possible_agents = ["one", "two"]  # noqa: RUF012  likewise
-
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self.told = {**GOOD, **told}
-
-    def observation_space(self, agent: str) -> Any:
-        return SPACE
-
-    def action_space(self, agent: str) -> Any:
-        return spaces.Discrete(3)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         self.agents = list(self.possible_agents)

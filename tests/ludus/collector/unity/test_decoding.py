@@ -13,7 +13,7 @@ from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.spec import DimensionProperty, ObservationType
-from tests.ludus.collector.unity.messages import NAME, brain, compressed, infos_of, numbers, reader_of, silent
+from tests.ludus.collector.unity.messages import NAME, brain, infos_of, numbers, reader_of, silent
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -68,20 +68,6 @@ def test_columns_hold_what_protobuf_reads_one_by_one(sent: list[Any]) -> None:
         assert batch.terminals.truncated.tolist() == [info.max_step_reached for info in sent if info.done]
 
 
-def test_an_agent_may_end_and_begin_again_in_one_list() -> None:
-    sent = [
-        agent.AgentInfoProto(id=7, done=True, reward=1.0, observations=[numbers([1.0])]),
-        agent.AgentInfoProto(id=7, observations=[numbers([2.0])]),
-    ]
-
-    batch = reader_of(sent).read(infos_of(sent))
-
-    assert batch.terminals is not None
-    assert batch.decisions is not None
-    assert (batch.terminals.agent_ids.tolist(), batch.terminals.observations[0].tolist()) == ([7], [[1.0]])
-    assert (batch.decisions.agent_ids.tolist(), batch.decisions.observations[0].tolist()) == ([7], [[2.0]])
-
-
 def test_the_spec_is_that_of_the_announcement_and_the_first_agent() -> None:
     first = agent.AgentInfoProto(
         observations=[
@@ -99,43 +85,6 @@ def test_the_spec_is_that_of_the_announcement_and_the_first_agent() -> None:
     assert spec.observations[1].dimension_properties == (DimensionProperty.VARIABLE_SIZE, DimensionProperty.NONE)
     assert spec.observations[2].type is ObservationType.GOAL_SIGNAL
     assert (spec.actions.continuous_size, spec.actions.discrete_branches) == (1, (3, 2))
-
-
-def test_packages_before_hybrid_actions_announce_in_the_deprecated_fields() -> None:
-    first = agent.AgentInfoProto(observations=[numbers([0.0])])
-    continuous = agent.BrainParametersProto(
-        brain_name=NAME, vector_action_size_deprecated=[4], vector_action_space_type_deprecated=agent.continuous
-    )
-    discrete = agent.BrainParametersProto(brain_name=NAME, vector_action_size_deprecated=[3, 2])
-
-    assert reader_of([first], continuous).spec.actions.continuous_size == 4
-    assert reader_of([first], discrete).spec.actions.discrete_branches == (3, 2)
-
-
-def test_images_of_old_packages_are_turned_so_that_channels_come_first() -> None:
-    image = np.arange(24, dtype=np.float32).reshape(2, 4, 3)
-    sent = [
-        agent.AgentInfoProto(id=each, observations=[numbers(image + each, properties=(2, 2, 1))]) for each in (0, 1)
-    ]
-
-    reader = reader_of(sent)
-    batch = reader.read(infos_of(sent))
-
-    assert reader.spec.observations[0].shape == (3, 2, 4)
-    assert batch.decisions is not None
-    np.testing.assert_array_equal(batch.decisions.observations[0][1], (image + 1).transpose(2, 0, 1))
-
-
-def test_png_stays_uint8() -> None:
-    pixels = np.random.default_rng(1).integers(0, 256, (4, 5, 3), np.uint8)
-    picture = compressed(pixels)
-    sent = [agent.AgentInfoProto(id=each, observations=[picture]) for each in (0, 1)]
-
-    batch = reader_of(sent).read(infos_of(sent))
-
-    assert batch.decisions is not None
-    assert batch.decisions.observations[0].dtype == np.uint8
-    np.testing.assert_array_equal(batch.decisions.observations[0], [pixels.transpose(2, 0, 1)] * 2)
 
 
 def test_fields_in_another_order_are_read_all_the_same() -> None:

@@ -219,8 +219,6 @@ def test_a_behavior_with_another_spec_is_refused_with_both(trainer: Learner) -> 
     ("fault", "code"),
     [
         (Trouble("nan_reward", at=6), "not_finite"),
-        (Trouble("nan_observation", at=6), "not_finite"),
-        (Trouble("wrong_shape", at=6), "observation_shape"),
         (Trouble("oversized", at=6, size=MEBI), "message_too_large"),
     ],
     ids=lambda value: value.fault if isinstance(value, Trouble) else value,

@@ -28,7 +28,7 @@ def test_agents_of_one_behavior_may_differ_in_compression(first: str) -> None:
     (column,) = batch.decisions.observations
     assert column.dtype == (np.uint8 if first == "png" else np.float32)
     expected = pixels.transpose(2, 0, 1) / (1 if first == "png" else 255)
-    np.testing.assert_allclose(column, [expected] * 2, atol=1e-6)
+    np.testing.assert_allclose(column, [expected] * 2, rtol=0, atol=1e-6)
 
 
 def test_pictures_that_are_bytes_take_no_numbers_beyond_them() -> None:
@@ -54,12 +54,16 @@ def test_pictures_that_are_bytes_take_no_numbers_beyond_them() -> None:
 def test_channels_come_first_wherever_they_were(
     shape: tuple[int, ...], properties: tuple[int, ...], turned: tuple[int, ...]
 ) -> None:
-    sent = [agent.AgentInfoProto(observations=[numbers(np.zeros(shape), properties=properties)])]
+    pixels = np.arange(2 * np.prod(shape), dtype=np.float32).reshape(2, *shape)
+    sent = [
+        agent.AgentInfoProto(id=index, observations=[numbers(pixels[index], properties=properties)]) for index in (0, 1)
+    ]
 
     batch = reader_of(sent).read(infos_of(sent))
 
     assert batch.decisions is not None
-    assert batch.decisions.observations[0].shape == (1, *turned)
+    expected = pixels if turned == shape else pixels.transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(batch.decisions.observations[0], expected)
 
 
 @pytest.mark.parametrize(("shape", "properties"), [((0,), (1,)), ((3, 0), (4, 1))])
@@ -133,7 +137,7 @@ class TestMistakesOfGamesThatTrain:
         assert batch.terminals.agent_ids.tolist() == [3]
         assert (batch.terminals.rewards.tolist(), batch.terminals.observations[0].tolist()) == ([0.5], [[0.5]])
         assert batch.decisions is not None
-        assert batch.decisions.agent_ids.tolist() == [3]
+        assert (batch.decisions.agent_ids.tolist(), batch.decisions.observations[0].tolist()) == ([3], [[2.0]])
         assert told == {
             "duplicate_agent": "behavior 'Walker?team=0': agent 3 ended, by EndEpisode for instance, 3 times in one "
             "step; as with ML-Agents only the last time counts, with its reward alone"
