@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from ludus.config.behavior import BehaviorConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import BehaviorSpec
+from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.rollouts import equal_states, make_spec, random_observation, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
@@ -125,22 +126,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Dem
     return found
 
 
-def demonstrate(spec: BehaviorSpec, steps: int = 20) -> Demonstration:
+def demonstrate(spec: BehaviorSpec) -> Demonstration:
     rng = np.random.default_rng(5)
-    ends = np.arange(steps) % 10 == 9
-    choices = [rng.integers(0, size, steps) for size in spec.actions.discrete_branches]
-    return Demonstration(
-        spec=spec,
-        observations=tuple(random_observation(item, steps, rng) for item in spec.observations),
-        continuous=rng.uniform(-1, 1, (steps, spec.actions.continuous_size)).astype(np.float32),
-        discrete=np.stack(choices, 1).astype(np.int32) if choices else np.zeros((steps, 0), np.int32),
-        rewards=np.ones(steps, np.float32),
-        terminated=ends,
-        truncated=np.zeros(steps, np.bool_),
-        starts=np.array([0, 10]),
-        final_observations=tuple(random_observation(item, 2, rng) for item in spec.observations),
-        from_start=np.ones(2, np.bool_),
-    )
+    seen, last = (tuple(random_observation(item, rows, rng) for item in spec.observations) for rows in (20, 2))
+    return make_demonstration(spec, (10, 10), observations=seen, final_observations=last)
 
 
 def play(cell: Cell, seed: int) -> Rollout:

@@ -22,7 +22,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch
 from ludus.protocol.codec import decode_step, encode_actions
 from ludus.protocol.specs import BehaviorLayout
-from ludus.sdk import Actions, ResetInfo, Simulation
+from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder
 from ludus.sdk.seeds import environment_seed, episode_seed
 from ludus.sdk.session import Session
 
@@ -96,6 +96,27 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Simulation]:
     return KINDS[request.param]
 
 
+def first_choice(agents: int = 1, agent: int | None = None, behavior: str = "Counter") -> ActionBatch:
+    """Return choice 0 for so many agents in their order, or for the one that is named."""
+    ids = None if agent is None else np.array([agent], np.int32)
+    return ActionBatch(behavior, ids, np.zeros((agents, 0), np.float32), np.zeros((agents, 1), np.int32))
+
+
+def begun(simulation: Simulation) -> tuple[Session, StepBuilder]:
+    """Begin to play; return the session, and the message of the first agents."""
+    session = Session(simulation.behaviors)
+    builder = session.new_step()
+    simulation.reset(builder, START)
+    return session, builder
+
+
+def stepped(simulation: Simulation, session: Session, step: int, batch: ActionBatch) -> StepBuilder:
+    """Let the simulation take the answer of a step; return its next message."""
+    builder = session.new_step()
+    simulation.step(builder, session.actions(encode_actions(step, [batch])))
+    return builder
+
+
 def play(simulation: Simulation, decisions: int, start: ResetInfo = START) -> Iterator[BehaviorBatch]:
     """Answer everything with choice 0 at once, and yield what the simulation says."""
     session = Session(simulation.behaviors)
@@ -110,8 +131,7 @@ def play(simulation: Simulation, decisions: int, start: ResetInfo = START) -> It
             yield batch
             if batch.decisions is not None:
                 decisions -= 1
-                count = len(batch.decisions.agent_ids)
-                answer = ActionBatch("Counter", None, np.zeros((count, 0), np.float32), np.zeros((count, 1), np.int32))
+                answer = first_choice(len(batch.decisions.agent_ids))
                 actions = session.actions(encode_actions(request.step.step_id, [answer]))
         builder = session.new_step()
         simulation.step(builder, actions)
@@ -184,35 +204,20 @@ def test_action_masks_of_the_environment_reach_the_server(make: Callable[..., Si
 
 def test_a_vector_environment_waits_until_all_its_agents_are_answered() -> None:
     simulation = vector(AutoresetMode.SAME_STEP)(Counting, Counting)
-    session = Session(simulation.behaviors)
-    builder = session.new_step()
-    simulation.reset(builder, START)
+    session, builder = begun(simulation)
     session.requests(builder)
 
-    def answer(agent: int) -> list[pb.ConnectRequest]:
-        batch = ActionBatch(
-            "Counter", np.array([agent], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32)
-        )
-        builder = session.new_step()
-        simulation.step(builder, session.actions(encode_actions(1, [batch])))
-        return session.requests(builder)
-
-    assert answer(1) == []
-    assert len(answer(0)) == 1
+    assert session.requests(stepped(simulation, session, 1, first_choice(agent=1))) == []
+    assert len(session.requests(stepped(simulation, session, 1, first_choice(agent=0)))) == 1
 
 
 def test_single_environments_step_as_they_are_answered() -> None:
     simulation = singles(Counting, Counting)
-    session = Session(simulation.behaviors)
-    builder = session.new_step()
-    simulation.reset(builder, START)
+    session, builder = begun(simulation)
     session.requests(builder)
-    batch = ActionBatch("Counter", np.array([1], np.int32), np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
 
-    builder = session.new_step()
-    simulation.step(builder, session.actions(encode_actions(1, [batch])))
+    (request,) = session.requests(stepped(simulation, session, 1, first_choice(agent=1)))
 
-    (request,) = session.requests(builder)
     assert np.frombuffer(request.step.behaviors[0].decisions.agent_ids, np.int32).tolist() == [1]
 
 
@@ -243,8 +248,7 @@ def test_later_episodes_have_the_newest_parameters_and_draws_of_their_own() -> N
     seen = []
     for step in range(1, 7):
         session.requests(builder)
-        answer = ActionBatch("Counter", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
-        message = encode_actions(step, [answer])
+        message = encode_actions(step, [first_choice()])
         if step == 5:  # in the middle of the third episode
             message.environment_parameters.update({"gravity": 1.5})
         builder = session.new_step()
@@ -315,7 +319,7 @@ def test_an_environment_may_change_the_action_that_it_is_given() -> None:
 
     envs = [Greedy(), Greedy()]
     simulation = EnvironmentSimulation(envs, "Counter")
-    simulation.reset(Session(simulation.behaviors).new_step(), START)
+    begun(simulation)
     given = np.array([[0.25, 0.5], [-0.25, -0.5]], np.float32)
     batch = ActionBatch("Counter", np.array([0, 1], np.int32), given, np.zeros((2, 0), np.int32))
 
@@ -329,10 +333,7 @@ def test_a_vector_environment_that_is_one_itself_is_seeded_by_a_number() -> None
     firsts = []
     for seed in (7, 7, 8):
         simulation = VectorSimulation(envs, "CartPole", seed)
-        session = Session(simulation.behaviors)
-        builder = session.new_step()
-        simulation.reset(builder, START)
-        (batch,) = builder.batches()
+        (batch,) = begun(simulation)[1].batches()
         assert batch.decisions is not None
         firsts.append(batch.decisions.observations[0].tolist())
 
@@ -348,15 +349,11 @@ def test_neighbouring_simulators_do_not_share_seeds() -> None:
 
 def test_success_is_reported_at_the_end_of_an_episode() -> None:
     simulation = singles(Counting)
-    session = Session(simulation.behaviors)
+    session, builder = begun(simulation)
     stats = []
-    builder = session.new_step()
-    simulation.reset(builder, START)
     for step in range(1, 5):
         session.requests(builder)
-        answer = ActionBatch("Counter", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
-        builder = session.new_step()
-        simulation.step(builder, session.actions(encode_actions(step, [answer])))
+        builder = stepped(simulation, session, step, first_choice())
         stats.extend(builder.stats)
 
     assert [(stat.key, stat.value) for stat in stats] == [("Environment/Success", 1.0)]
@@ -387,15 +384,11 @@ def test_cartpole_has_the_spec_that_its_space_says() -> None:
 
 def test_an_environment_is_made_with_its_own_arguments() -> None:
     simulation = make_simulation("CartPole-v1", arguments={"max_episode_steps": 3})
-    session = Session(simulation.behaviors)
-    builder = session.new_step()
-    simulation.reset(builder, START)
+    session, builder = begun(simulation)
 
     for step in range(1, 4):
         session.requests(builder)
-        answer = ActionBatch("CartPole", None, np.zeros((1, 0), np.float32), np.zeros((1, 1), np.int32))
-        builder = session.new_step()
-        simulation.step(builder, session.actions(encode_actions(step, [answer])))
+        builder = stepped(simulation, session, step, first_choice(behavior="CartPole"))
 
     assert simulation.finished == 1
     simulation.close()

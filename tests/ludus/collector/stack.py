@@ -50,6 +50,8 @@ STREAM_SECONDS = 6 * PATIENCE
 
 NoticeT = TypeVar("NoticeT")
 _session_ids = itertools.count()
+_simulators: list["Simulator"] = []
+"""Those whose learner has not ended, oldest first."""
 
 
 class Learner:
@@ -196,13 +198,16 @@ class Learner:
 
 @contextmanager
 def learner(**settings: object) -> Iterator[Learner]:
-    """Start a learner; keywords of `Learner` and of `CollectorSettings` both."""
+    """Start a learner; keywords of `Learner` and of `CollectorSettings` both. Its simulators leave at its end."""
     keys = ("size", "horizon", "lockstep", "network", "head", "device", "assignment", "policies", "kept", "evaluated")
     own = {key: settings.pop(key) for key in keys if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
+    older = len(_simulators)
     try:
         yield it
     finally:
+        while len(_simulators) > older:
+            _simulators.pop().leave()
         it.close()
 
 
@@ -218,6 +223,7 @@ class Simulator:
         outgoing = iter(self._outgoing.get, None)
         self._call = self._channel.stream_stream(METHOD)(outgoing, timeout=STREAM_SECONDS, metadata=metadata)
         self.step_id = 0
+        _simulators.append(self)
 
     def send_bytes(self, data: bytes) -> None:
         self._outgoing.put(data)

@@ -137,7 +137,6 @@ def test_asking_again_before_the_answer_ends_the_session() -> None:
         culprit.step([0, 1])
 
         assert culprit.closed().code == "decision_pending"
-        culprit.leave()
 
 
 def test_a_step_before_hello_ends_the_session(trainer: Learner, bystander: Simulator) -> None:

@@ -59,7 +59,6 @@ def test_new_parameters_come_once_with_the_next_answer_and_reset_nothing() -> No
         assert samplers_from_messages(actions.samplers) == SAMPLERS
         simulator.step([0])
         assert not simulator.receive().actions.environment_parameters
-        simulator.leave()
 
 
 def test_an_episode_carries_the_parameters_that_its_simulator_had_been_told_when_it_began() -> None:
@@ -75,7 +74,6 @@ def test_an_episode_carries_the_parameters_that_its_simulator_had_been_told_when
 
         eventually(lambda: len(sets_of(trainer)) == 4)
         assert sets_of(trainer) == [0, 1, 0, 1]
-        simulator.leave()
 
 
 def test_a_reset_begins_episodes_with_the_new_parameters() -> None:
@@ -98,7 +96,6 @@ def test_a_reset_begins_episodes_with_the_new_parameters() -> None:
         ended.reset_id = 1
         simulator.send(ended)
         eventually(lambda: sets_of(trainer) == [7])
-        simulator.leave()
 
 
 def test_whoever_comes_later_is_told_the_newest() -> None:
@@ -113,8 +110,6 @@ def test_whoever_comes_later_is_told_the_newest() -> None:
         assert not late.receive().actions.environment_parameters
         late.step([], ended=[0])
         eventually(lambda: sets_of(trainer) == [1])
-        for each in (early, late):
-            each.leave()
 
 
 def test_a_restarted_collector_tells_the_newest() -> None:
@@ -131,7 +126,6 @@ def test_a_restarted_collector_tells_the_newest() -> None:
         if told == {"gravity": 2.0}:  # the collector had its settings already, and hears of the newest any moment
             told = dict(until_told(simulator).environment_parameters)
         assert told == {"gravity": 3.0}
-        simulator.leave()
 
 
 def test_reported_numbers_belong_to_the_episodes_that_end_with_them() -> None:
@@ -157,7 +151,6 @@ def test_reported_numbers_belong_to_the_episodes_that_end_with_them() -> None:
 
         eventually(lambda: len(found()) == 4)
         assert found() == {"old": 0, "new": 1, "both": 0, "none": 1}
-        simulator.leave()
 
 
 def test_numbers_that_crossed_a_reset_belong_to_no_present_parameters() -> None:
@@ -172,7 +165,6 @@ def test_numbers_that_crossed_a_reset_belong_to_no_present_parameters() -> None:
         simulator.send(crossing)
 
         assert trainer.wait_for(StatsReported).parameter_set == -1
-        simulator.leave()
 
 
 class Grader(threading.Thread):

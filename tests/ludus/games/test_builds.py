@@ -262,8 +262,7 @@ def test_a_player_that_follows_unity_step_by_step_lives_through_it_too(run: Fake
     run.side_channel = b""
     with Playing(settings) as playing:
         eventually(lambda: run.steps > 50)
-        run.kill_collector()
-        run.start_collector()
+        run.restart_collector()
         with pytest.raises(GivenUp, match="ended the session by itself"):
             playing.result()
 

@@ -143,8 +143,6 @@ def test_a_hundred_sessions_need_no_thread_each_and_little_memory() -> None:
 
         assert process.num_threads() <= threads + 8  # grpc's own pool may grow a little
         assert (process.memory_info().rss - memory) / len(crowd) < 1 << 20
-        for simulator in [warm_up, *crowd]:
-            simulator.leave()
 
 
 def test_a_killed_collector_costs_only_its_partial_segments() -> None:
@@ -256,7 +254,6 @@ def test_a_simulator_that_breaks_off_is_reported() -> None:
         assert (
             trainer.wait_for(SimulatorLeft, lambda notice: notice.session_id == rude.session_id).code == "disconnected"
         )
-        polite.leave()
 
 
 def test_a_simulator_that_hangs_is_ended_by_name_after_the_step_timeout() -> None:
@@ -272,7 +269,6 @@ def test_a_simulator_that_hangs_is_ended_by_name_after_the_step_timeout() -> Non
         assert (close.code, close.rejoin) == ("step_timeout", True)
         assert playing.close is None
         playing.stop()
-        hung.leave()
 
 
 def test_a_simulator_whose_agents_are_held_is_not_taken_for_hung() -> None:
@@ -286,7 +282,6 @@ def test_a_simulator_whose_agents_are_held_is_not_taken_for_hung() -> None:
         trainer.pool.grant(SPEC.behavior, 1, 2)
 
         assert simulator.receive().HasField("actions")
-        simulator.leave()
 
 
 def test_start_up_has_a_time_limit_of_its_own() -> None:
@@ -299,4 +294,3 @@ def test_start_up_has_a_time_limit_of_its_own() -> None:
         assert close.code == "step_timeout"
         assert "Welcome" in close.reason
         assert time.monotonic() - begin > 0.4
-        slow.leave()

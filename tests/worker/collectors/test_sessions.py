@@ -29,8 +29,6 @@ def test_welcome_tells_seed_number_parameters_and_limits() -> None:
     ) as trainer:
         first, second = Simulator(trainer.endpoints[0].address), Simulator(trainer.endpoints[0].address)
         welcomes = [first.hello(SPEC).welcome, second.hello().welcome]
-        for simulator in (first, second):
-            simulator.leave()
 
     # The run's seed is 7.
     assert [(welcome.simulator_number, welcome.seed) for welcome in welcomes] == [(0, 7), (1, 8)]
@@ -47,8 +45,6 @@ def test_a_newer_stream_of_an_session_id_takes_the_place_of_the_older_one() -> N
         third = player(there, session_id="twin")
         assert second.closed().code == "superseded"
         third.play([0], 2)
-        for simulator in (first, second, third):
-            simulator.leave()
 
 
 def test_behaviors_may_be_announced_after_hello() -> None:
@@ -61,7 +57,6 @@ def test_behaviors_may_be_announced_after_hello() -> None:
         simulator.play([0], 3)
         started = trainer.wait_for(SimulatorStarted)
         assert (started.behaviors, started.agents) == ((SPEC.name,), 1)
-        simulator.leave()
 
 
 def test_agents_wait_while_the_learner_decides_and_end_when_it_refuses() -> None:
@@ -77,8 +72,6 @@ def test_agents_wait_while_the_learner_decides_and_end_when_it_refuses() -> None
         later = Simulator(trainer.endpoints[0].address)
         later.send(later.make_hello(SPEC))
         assert later.closed().code == "behavior_not_configured"
-        for each in (simulator, later):
-            each.leave()
 
 
 def test_reported_numbers_arrive_summed_up() -> None:
@@ -143,7 +136,6 @@ def test_reset_voids_what_was_pending_and_ignores_what_was_under_way() -> None:
         trainer.pool.grant(SPEC.behavior, 1, 4)
         actions = simulator.receive().actions
         assert actions.step_id == simulator.step_id
-        simulator.leave()
 
 
 def test_two_behaviors_of_one_simulator_learn_apart() -> None:
@@ -162,7 +154,6 @@ def test_two_behaviors_of_one_simulator_learn_apart() -> None:
 
         trainer.wait_for(RoundCollected, lambda notice: notice.behavior == "Cart")
         assert {notice.behavior for notice in trainer.heard(SegmentsDelivered)} == {"Cart"}
-        simulator.leave()
 
 
 def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch() -> None:
@@ -277,8 +268,6 @@ def test_a_copy_of_a_ticket_opens_no_session_at_the_collectors_successor() -> No
         again = Simulator(second.address)
         again.session_id = simulator.session_id
         again.hello(SPEC, ticket=fresh)
-        again.leave()
-        thief.leave()
 
 
 @pytest.mark.parametrize("ticket", ["", "garbage", "1.e30.AAAA"])

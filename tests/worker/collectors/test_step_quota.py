@@ -14,10 +14,13 @@ SIZE = 200
 MESSAGE = 30
 
 
-def quota_of(collectors: int) -> StepQuota:
+def quota_of(collectors: int, size: int = 0) -> StepQuota:
+    """Return the quota of some collectors; with a size, its first round is granted."""
     quota = StepQuota()
     for collector in range(collectors):
         quota.add(collector)
+    if size:
+        quota.grant(0, size)
     return quota
 
 
@@ -34,8 +37,7 @@ def test_several_collectors_divide_the_first_round_equally() -> None:
 
 
 def test_later_rounds_are_divided_by_what_each_delivered_of_the_round_before() -> None:
-    quota = quota_of(2)
-    quota.grant(0, 100)
+    quota = quota_of(2, 100)
     quota.delivered(0, 0, 75)
     quota.delivered(1, 0, 25)
 
@@ -43,16 +45,14 @@ def test_later_rounds_are_divided_by_what_each_delivered_of_the_round_before() -
 
 
 def test_a_collector_that_delivered_nothing_still_gets_a_small_part() -> None:
-    quota = quota_of(2)
-    quota.grant(0, 100)
+    quota = quota_of(2, 100)
     quota.delivered(0, 0, 100)
 
     assert steps(quota.grant(1, 100)) == {0: 94, 1: 6}  # weights 100 and 50 / 8
 
 
 def test_a_collector_that_used_its_quota_gets_more_while_the_round_lacks_steps() -> None:
-    quota = quota_of(2)
-    quota.grant(0, 400)
+    quota = quota_of(2, 400)
     quota.delivered(0, 0, 200)
 
     assert steps(quota.progress(0, 0, 200, used=True)) == {0: 50}  # a quarter of the 200 that are not delivered
@@ -63,8 +63,7 @@ def test_a_collector_that_used_its_quota_gets_more_while_the_round_lacks_steps()
 
 
 def test_steps_that_another_collector_has_and_has_not_delivered_are_not_collected_again_but_a_few_at_a_time() -> None:
-    quota = quota_of(2)
-    quota.grant(0, 400)
+    quota = quota_of(2, 400)
     quota.delivered(0, 0, 200)
     assert quota.progress(1, 0, 120, used=False) == []
 
@@ -74,8 +73,7 @@ def test_steps_that_another_collector_has_and_has_not_delivered_are_not_collecte
 
 
 def test_what_collectors_without_simulators_do_not_use_goes_to_the_only_other_one_in_one_grant() -> None:
-    quota = quota_of(3)
-    quota.grant(0, 1000)
+    quota = quota_of(3, 1000)
     quota.delivered(1, 0, 1000)
     granted = steps(quota.grant(1, 1000))
     quota.delivered(1, 1, granted[1])
@@ -86,8 +84,7 @@ def test_what_collectors_without_simulators_do_not_use_goes_to_the_only_other_on
 
 
 def test_a_round_is_cut_at_its_size_and_what_comes_later_counts_into_the_next_one() -> None:
-    quota = quota_of(2)
-    quota.grant(0, 100)
+    quota = quota_of(2, 100)
     assert quota.delivered(0, 0, 50) == 0
     assert quota.delivered(1, 0, 49) == 0
     assert quota.collected() is None
@@ -105,8 +102,7 @@ def test_a_round_is_cut_at_its_size_and_what_comes_later_counts_into_the_next_on
 
 
 def test_steps_in_advance_of_several_collectors_fill_one_round_after_the_other() -> None:
-    quota = quota_of(2)
-    quota.grant(0, 10)
+    quota = quota_of(2, 10)
 
     assert [quota.delivered(0, 1, 6), quota.delivered(1, 1, 6), quota.delivered(1, 1, 6)] == [1, 1, 2]
 
@@ -124,8 +120,7 @@ def test_a_round_is_collected_once() -> None:
 
 
 def test_a_single_collector_that_was_started_again_gets_what_the_round_lacks() -> None:
-    quota = quota_of(1)
-    quota.grant(0, 100)
+    quota = quota_of(1, 100)
     quota.delivered(0, 0, 30)
 
     assert quota.remove(0) == 70
@@ -133,8 +128,7 @@ def test_a_single_collector_that_was_started_again_gets_what_the_round_lacks() -
 
 
 def test_steps_that_a_dead_collector_delivered_in_advance_reduce_their_round() -> None:
-    quota = quota_of(1)
-    quota.grant(0, 100)
+    quota = quota_of(1, 100)
     quota.delivered(0, 0, 30)
     quota.delivered(0, 1, 4)
     quota.remove(0)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.demonstrations import Demonstration, write
+from ludus.demonstrations import write
+from tests.ludus.demonstrations.shown import make_demonstration
 from tests.toys.wanderers import SPEC, Wanderers
 from tests.waiting import eventually
 from tests.worker.trainer.attempts import Listener, Run, final_state, playing, start_process
@@ -33,22 +34,7 @@ WIND = {"wind": {"sampler_type": "uniform", "sampler_parameters": {"min_value": 
 
 def show(path: Path, steps: int = 64) -> str:
     """Write a demonstration of somebody who wanders."""
-    rng = np.random.default_rng(9)
-    write(
-        Demonstration(
-            spec=SPEC,
-            observations=(rng.standard_normal((steps, 4), np.float32),),
-            continuous=rng.uniform(-1, 1, (steps, 2)).astype(np.float32),
-            discrete=rng.integers(3, size=(steps, 1)).astype(np.int32),
-            rewards=np.ones(steps, np.float32),
-            terminated=np.arange(steps) == steps - 1,
-            truncated=np.zeros(steps, np.bool_),
-            starts=np.zeros(1, np.int64),
-            final_observations=(np.zeros((1, 4), np.float32),),
-            from_start=np.ones(1, np.bool_),
-        ),
-        path,
-    )
+    write(make_demonstration(SPEC, (steps,)), path)
     return str(path)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ludus.config.behavior import CloneConfig
 from ludus.config.run import SimulatorsConfig
-from ludus.demonstrations import Demonstration, DemonstrationError, write
+from ludus.demonstrations import DemonstrationError, write
 from ludus.sdk import (
     Actions,
     ActionSpec,
@@ -22,6 +22,7 @@ from ludus.sdk import (
     StepBuilder,
 )
 from server.metrics.points import MetricPoint
+from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.learners import RecordingCollection, ended_episodes
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of
@@ -66,21 +67,13 @@ class Echo(Simulation):
 def show(path: Path, *, size: int = 1, steps: int = 64) -> str:
     """Write a demonstration of an expert of `Echo` that sees `size` numbers."""
     choices = np.arange(steps) % 2
-    write(
-        Demonstration(
-            spec=BehaviorSpec("Echo", (ObservationSpec((size,)),), SPEC.actions),
-            observations=(np.repeat(2.0 * choices[:, None] - 1.0, size, 1).astype(np.float32),),
-            continuous=np.zeros((steps, 0), np.float32),
-            discrete=choices[:, None].astype(np.int32),
-            rewards=np.ones(steps, np.float32),
-            terminated=np.arange(steps) == steps - 1,
-            truncated=np.zeros(steps, np.bool_),
-            starts=np.zeros(1, np.int64),
-            final_observations=(np.zeros((1, size), np.float32),),
-            from_start=np.ones(1, np.bool_),
-        ),
-        path,
+    shown = make_demonstration(
+        BehaviorSpec("Echo", (ObservationSpec((size,)),), SPEC.actions),
+        (steps,),
+        observations=(np.repeat(2.0 * choices[:, None] - 1.0, size, 1).astype(np.float32),),
+        discrete=choices[:, None].astype(np.int32),
     )
+    write(shown, path)
     return str(path)
 
 

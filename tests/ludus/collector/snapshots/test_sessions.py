@@ -92,7 +92,6 @@ def test_nobody_is_answered_between_hold_and_release() -> None:
         them.pool.release()
 
         assert simulator.receive().HasField("actions"), "the next message after Save: nothing came before"
-        simulator.leave()
 
 
 def test_a_simulator_that_does_not_resume_is_not_asked_and_not_waited_for() -> None:
@@ -107,7 +106,6 @@ def test_a_simulator_that_does_not_resume_is_not_asked_and_not_waited_for() -> N
 
         assert state["sessions"] == []
         assert state["lanes"]["Cart"]["rng"]["bit_generator"] == "PCG64"
-        simulator.leave()
 
 
 def test_one_that_computes_for_too_long_is_left_out() -> None:
@@ -120,7 +118,6 @@ def test_one_that_computes_for_too_long_is_left_out() -> None:
         simulator.play([1], 2)
 
         assert state["sessions"] == []
-        simulator.leave()
 
 
 @pytest.mark.parametrize("save_id", [0, 7])

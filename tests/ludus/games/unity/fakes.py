@@ -114,6 +114,11 @@ class FakeRun:
         self._collector[0].stop(0)
         self._collector = None
 
+    def restart_collector(self) -> None:
+        """Let the sessions end, and others begin."""
+        self.kill_collector()
+        self.start_collector()
+
     def stop_gateway(self) -> None:
         """Drop all connections, and take no new ones."""
         self._gateway[0].stop(0).wait(SECONDS)

@@ -4,7 +4,9 @@ import asyncio
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -87,16 +89,23 @@ class Gate:
             self.opened.wait(10)
 
 
-def test_the_pending_call_is_held_over_the_death_of_the_collector_and_answered_with_a_reset(
-    editor: EditorWorld,
-) -> None:
-    editor.run.on_step = gate = Gate(at=5)
+@contextmanager
+def held_step(editor: EditorWorld, steps: int = 0) -> Iterator[tuple[Game, Gate, "Future[pb.UnityMessageProto]"]]:
+    """Play so many steps; the next one is held in the collector."""
+    editor.run.on_step = gate = Gate(at=3 + steps)
     game = editor.press_play().begin()
-    for _ in range(2):
+    for _ in range(steps):
         game.step()
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(game.step)
         gate.held.wait(10)
+        yield game, gate, pending
+
+
+def test_the_pending_call_is_held_over_the_death_of_the_collector_and_answered_with_a_reset(
+    editor: EditorWorld,
+) -> None:
+    with held_step(editor, steps=2) as (game, gate, pending):
         editor.run.kill_collector()
         eventually(lambda: editor.run.waits >= 2)
         assert not pending.done()
@@ -117,8 +126,7 @@ def test_the_pending_call_is_held_over_the_death_of_the_collector_and_answered_w
 def test_behaviors_are_announced_again_as_soon_as_they_have_agents(editor: EditorWorld) -> None:
     game = editor.press_play().begin()
     game.step(BALL, WALL)
-    editor.run.kill_collector()
-    editor.run.start_collector()
+    editor.run.restart_collector()
 
     assert game.step(BALL).unity_input.rl_input.command == pb.RESET
     for behavior in (BALL, BALL, WALL):
@@ -139,8 +147,7 @@ def test_behaviors_are_announced_again_as_soon_as_they_have_agents(editor: Edito
 def test_a_behavior_that_is_new_after_a_reset_is_announced_once(editor: EditorWorld) -> None:
     game = editor.press_play().begin()
     game.step(BALL)
-    editor.run.kill_collector()
-    editor.run.start_collector()
+    editor.run.restart_collector()
 
     game.step(BALL)
     game.step(BALL, WALL)
@@ -151,8 +158,7 @@ def test_a_behavior_that_is_new_after_a_reset_is_announced_once(editor: EditorWo
 def test_an_announcement_that_died_with_the_collector_is_made_again(editor: EditorWorld) -> None:
     game = editor.press_play().begin()
     game.step(BALL)
-    editor.run.kill_collector()
-    editor.run.start_collector()
+    editor.run.restart_collector()
 
     assert game.step(BALL, WALL).unity_input.rl_input.command == pb.RESET
     game.step(BALL, WALL)
@@ -225,11 +231,7 @@ def test_play_stop_play_are_two_lives_of_the_game(editor: EditorWorld, caplog: p
 
 
 def test_a_game_that_vanishes_in_a_call_leaves_its_collector(editor: EditorWorld) -> None:
-    editor.run.on_step = gate = Gate(at=3)
-    game = editor.press_play().begin()
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(game.step)
-        gate.held.wait(10)
+    with held_step(editor) as (game, gate, pending):
         game.vanish()
         assert pending.exception(10) is not None
     gate.opened.set()
@@ -280,12 +282,7 @@ def test_a_game_that_comes_without_having_said_goodbye_begins_a_new_life(editor:
 
 
 def test_a_second_game_on_the_port_is_sent_away(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
-    editor.run.on_step = gate = Gate(at=3)
-    game = editor.press_play().begin()
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(game.step)
-        gate.held.wait(10)
-
+    with held_step(editor) as (_, gate, pending):
         assert editor.press_play().introduce().header.status == 400
 
         gate.opened.set()
@@ -324,8 +321,7 @@ def test_a_message_that_the_server_does_not_take_ends_the_game_with_advice(
     editor: EditorWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     editor.run.max_message_bytes = 100_000
-    editor.run.kill_collector()
-    editor.run.start_collector()
+    editor.run.restart_collector()
     game = editor.press_play().begin()
 
     assert game.step(floats=100_000).header.status == 400
@@ -339,8 +335,7 @@ def test_a_message_that_the_server_does_not_take_ends_the_game_with_advice(
 def test_a_reply_that_unity_cannot_take_is_announced(editor: EditorWorld, caplog: pytest.LogCaptureFixture) -> None:
     editor.run.side_channel = bytes(GAME_RECEIVES_BYTES)
     game = editor.press_play().begin()
-    editor.run.kill_collector()
-    editor.run.start_collector()
+    editor.run.restart_collector()
 
     game.step()
 
@@ -395,20 +390,14 @@ def test_a_paused_editor_is_not_ended(editor: EditorWorld) -> None:
 
 def test_a_collector_hears_that_an_editor_may_be_paused(editor: EditorWorld) -> None:
     game = editor.press_play().begin()
-    editor.run.kill_collector()
-    editor.run.start_collector()
+    editor.run.restart_collector()
     game.step()
 
     assert [session.parks for session in editor.run.sessions] == [True, True]
 
 
 def test_an_interrupt_answers_the_pending_call_with_a_goodbye(editor: EditorWorld) -> None:
-    editor.run.on_step = gate = Gate(at=3)
-    game = editor.press_play().begin()
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(game.step)
-        gate.held.wait(10)
-
+    with held_step(editor) as (_, gate, pending):
         editor.playing.interrupt()
 
         assert pending.result(10).header.status == 400

@@ -141,8 +141,7 @@ def test_a_hook_that_says_nothing_leaves_every_byte_alone(world: EditorWorld, ch
 def test_a_frame_is_heard_once_though_its_call_is_made_again(world: EditorWorld, chat: Chat) -> None:
     game = world.press_play().begin()
     game.step()
-    world.run.kill_collector()
-    world.run.start_collector()
+    world.run.restart_collector()
     message = pb.UnityMessageProto(header=pb.HeaderProto(status=200))
     message.unity_output.rl_output.side_channel = join([Frame(CHAT, b"once")])
     chat.lines = [Frame(CHAT, b"me too")]

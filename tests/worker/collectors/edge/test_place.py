@@ -278,7 +278,6 @@ def test_no_stranger_sees_or_ends_the_snapshot_of_a_simulator_that_has_not_come_
         kept = [before.wait_for(HandedOver).state]
         places.address = ""
         before.pool.close("run_moved", "another worker goes on", rejoin=True)
-        simulator.leave()
     try:
         with learner(count=2, edge_places=2, kept=kept) as after:
             stranger = Stranger(reader_of(after))

@@ -79,8 +79,6 @@ def test_a_run_without_edge_collectors_has_no_process_for_them_until_the_first_o
             remote = player(edge.address)
             remote.play([1, 2], 3)
             local.play([1, 2], 3)
-            for simulator in (local, remote):
-                simulator.leave()
 
 
 def test_without_a_port_for_the_edge_reader_the_run_goes_on_and_says_so_once() -> None:
@@ -113,8 +111,6 @@ def test_the_reader_maps_the_memory_of_the_learner_once_for_all_places() -> None
 
         for name in ("memfd:ludus-arena-Cart (deleted)", "memfd:ludus-weights (deleted)"):
             assert (maps.count(name), held.count(name)) == (1, 1), "a mapping keeps one descriptor"
-        for simulator in simulators:
-            simulator.leave()
 
 
 def test_the_time_between_an_answer_and_the_next_call_of_a_unity_game_beside_its_edge_collector_is_the_games() -> None:
@@ -218,7 +214,6 @@ def test_an_edge_collector_that_is_interrupted_tells_its_simulators_to_join_agai
 
         closed = simulator.closed()
         assert (closed.code, closed.rejoin) == ("collector_closing", True)
-        simulator.leave()
 
 
 def test_an_edge_reader_without_anything_to_read_is_not_taken_for_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,4 +237,3 @@ def test_the_end_of_the_run_ends_edge_collectors_and_their_simulators() -> None:
         edge.join()
         assert edge.end is not None
         assert "max_steps" in str(edge.end.reason)  # type: ignore[union-attr]  # it is no error
-        simulator.leave()
