@@ -154,8 +154,7 @@ def differences(one: Algorithm, other: Algorithm) -> float:
 
 
 @pytest.mark.parametrize(
-    "cell",
-    [pytest.param(cell, marks=[] if is_quick(cell) else pytest.mark.long, id="-".join(cell)) for cell in CELLS],
+    "cell", [pytest.param(cell, marks=[] if is_quick(cell) else pytest.mark.long, id="-".join(cell)) for cell in CELLS]
 )
 def test_every_variant_builds_learns_survives_a_checkpoint_and_exports(
     cell: Cell, shown: dict[tuple[str, str], Demonstrations], tmp_path: Path

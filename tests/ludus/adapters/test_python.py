@@ -71,12 +71,7 @@ def test_other_texts_name_no_python_game(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("game", "behaviors"),
-    [
-        ("Maze", ["Maze"]),
-        ("make_maze", ["make_maze"]),
-        ("Race", ["Race?team=0", "Race?team=1"]),
-        ("Crowd", ["Walker"]),
-    ],
+    [("Maze", ["Maze"]), ("make_maze", ["make_maze"]), ("Race", ["Race?team=0", "Race?team=1"]), ("Crowd", ["Walker"])],
 )
 def test_every_kind_of_game_is_played_and_its_masks_are_kept(game: str, behaviors: list[str]) -> None:
     simulation = make_simulation(f"{MAZES}:{game}", arguments={"size": 5})

@@ -373,9 +373,7 @@ class Places:
             return pb.JoinResponse(assignment=assignment)
 
         method = grpc.unary_unary_rpc_method_handler(
-            join,
-            request_deserializer=pb.JoinRequest.FromString,
-            response_serializer=pb.JoinResponse.SerializeToString,
+            join, request_deserializer=pb.JoinRequest.FromString, response_serializer=pb.JoinResponse.SerializeToString
         )
         return grpc.method_handlers_generic_handler(COLLECTOR_SERVICE.strip("/"), {"Join": method})
 

@@ -25,8 +25,7 @@ CAMERA = ObservationSpec((3, 84, 84), "camera", dtype="uint8", dimension_propert
 
 def test_sections_add_up_to_the_flat_size() -> None:
     layout = ActorLayout.of(
-        make_spec(observations=(3, 2), continuous=2, branches=(3, 2)),
-        NetworkSettings(hidden_units=8, normalize=True),
+        make_spec(observations=(3, 2), continuous=2, branches=(3, 2)), NetworkSettings(hidden_units=8, normalize=True)
     )
 
     # normalizer 2 x 5; layers 8 x 5 + 8 and 8 x 8 + 8; head 7 x 8 + 7 for 2 means and 5 logits; log_sigma 2
@@ -54,11 +53,7 @@ def test_no_hidden_layer_still_builds_one_as_in_ml_agents() -> None:
     [
         ("observations_missing", (), DISCRETE),
         ("observation_shape_unsupported", (ObservationSpec((3, 3)),), DISCRETE),
-        (
-            "observation_shape_unsupported",
-            (ObservationSpec((3, 3), dimension_properties=(MOVES, MOVES)),),
-            DISCRETE,
-        ),
+        ("observation_shape_unsupported", (ObservationSpec((3, 3), dimension_properties=(MOVES, MOVES)),), DISCRETE),
         ("observation_shape_unsupported", (ObservationSpec((3,), dimension_properties=(VARIABLE,)),), DISCRETE),
         ("observation_shape_unsupported", (ObservationSpec((2, 3, 4, 5)),), DISCRETE),
         ("observation_shape_unsupported", (ObservationSpec(()),), DISCRETE),
@@ -68,11 +63,7 @@ def test_no_hidden_layer_still_builds_one_as_in_ml_agents() -> None:
             DISCRETE,
         ),
         ("observation_dtype_unsupported", (ObservationSpec((4,), dtype="uint8"),), DISCRETE),
-        (
-            "goal_signal_unsupported",
-            (VECTOR, ObservationSpec((5, 3), "", "float32", GOAL, (VARIABLE, NONE))),
-            DISCRETE,
-        ),
+        ("goal_signal_unsupported", (VECTOR, ObservationSpec((5, 3), "", "float32", GOAL, (VARIABLE, NONE))), DISCRETE),
         ("actions_missing", (VECTOR,), ActionSpec()),
         ("actions_invalid", (VECTOR,), ActionSpec(discrete_branches=(2, 0))),
     ],

@@ -115,11 +115,5 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
         arrived.advertise_host,
         arrived.port_range,
         arrived.ticket_key,
-    ) == (
-        worker.collectors,
-        worker.bind_host,
-        worker.advertise_host,
-        worker.port_range,
-        ticket_key,
-    )
+    ) == (worker.collectors, worker.bind_host, worker.advertise_host, worker.port_range, ticket_key)
     assert arrived.tls == tls

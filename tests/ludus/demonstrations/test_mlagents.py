@@ -531,10 +531,7 @@ class TestWriting:
         masks = np.ones((5, 5), np.uint8)
         masks[:, 1] = 0
         shown = make_demonstration(
-            spec,
-            action_masks=masks,
-            group_ids=np.full(5, 7, np.int32),
-            group_rewards=np.arange(5, dtype=np.float32),
+            spec, action_masks=masks, group_ids=np.full(5, 7, np.int32), group_rewards=np.arange(5, dtype=np.float32)
         )
 
         write(shown, tmp_path / "shown.demo")

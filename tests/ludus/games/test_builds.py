@@ -204,10 +204,7 @@ def test_a_build_that_ends_before_it_dials_shows_its_last_words(
 
 def test_a_build_that_never_dials_is_given_up_at_once(builds: Builds, tmp_path: Path) -> None:
     builds.env.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 60\n")
-    with (
-        builds.playing(timeout_wait_seconds=1.0) as playing,
-        pytest.raises(GivenUp, match="has not dialled") as error,
-    ):
+    with builds.playing(timeout_wait_seconds=1.0) as playing, pytest.raises(GivenUp, match="has not dialled") as error:
         playing.result()
 
     assert error.value.code == "never_dialled"

@@ -8,13 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.http2 import frames
-from ludus.http2.connection import (
-    MOST_HEADER_BYTES,
-    MOST_STREAMS,
-    MOST_UNREAD_ANSWERS,
-    OUR_MAX_FRAME,
-    STREAM_WINDOW,
-)
+from ludus.http2.connection import MOST_HEADER_BYTES, MOST_STREAMS, MOST_UNREAD_ANSWERS, OUR_MAX_FRAME, STREAM_WINDOW
 from ludus.http2.frames import ErrorCode, frame
 from tests.ludus.http2.serving import ECHO, STREAM, WAIT, channel_to, run, serving
 

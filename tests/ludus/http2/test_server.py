@@ -9,14 +9,7 @@ import grpc.aio
 import pytest
 
 from ludus.http2.server import Http2Server
-from tests.ludus.http2.serving import (
-    ECHO,
-    MOST_BYTES,
-    PATIENCE,
-    WAIT,
-    channel_to,
-    serving,
-)
+from tests.ludus.http2.serving import ECHO, MOST_BYTES, PATIENCE, WAIT, channel_to, serving
 
 
 async def test_calls_of_a_connection_are_answered_beside_each_other() -> None:

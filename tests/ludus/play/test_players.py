@@ -16,11 +16,7 @@ def asking(count: int, masks: np.ndarray | None = None) -> DecisionBatch:
     )
 
 
-@given(
-    branches=st.lists(st.integers(1, 5), min_size=1, max_size=3),
-    count=st.integers(1, 8),
-    seed=st.integers(0, 1000),
-)
+@given(branches=st.lists(st.integers(1, 5), min_size=1, max_size=3), count=st.integers(1, 8), seed=st.integers(0, 1000))
 @settings(max_examples=examples(50), deadline=None)
 def test_a_random_player_never_does_what_is_masked(branches: list[int], count: int, seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -37,10 +37,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     files = MUTUAL if request.param else SERVED
     services = build_services(tmp_path_factory.mktemp("tls"), api=files)
     context = OURS.context() if request.param else ClientTls(CERTIFICATE).context()
-    with (
-        serving(services) as server,
-        httpx2.Client(base_url=server, timeout=30, verify=context) as http,
-    ):
+    with serving(services) as server, httpx2.Client(base_url=server, timeout=30, verify=context) as http:
         yield World(services, server, http), request.param
 
 

@@ -5,9 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from ludus.collector.messages import (
-    BehaviorAnnounced,
-)
+from ludus.collector.messages import BehaviorAnnounced
 from tests.ludus.collector.stack import SPEC, Playing, learner, player
 from tests.waiting import eventually
 from worker.collectors.events import EpisodesEnded, RoundCollected

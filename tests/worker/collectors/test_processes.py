@@ -12,11 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ludus.collector.messages import (
-    Kind,
-    SimulatorConnected,
-    SimulatorLeft,
-)
+from ludus.collector.messages import Kind, SimulatorConnected, SimulatorLeft
 from ludus.collector.settings import CollectorSettings
 from tests.ludus.collector.stack import SPEC, Playing, learner, pids_of, player
 from tests.ludus.protocol.test_tls import CERTIFICATE, PRIVATE

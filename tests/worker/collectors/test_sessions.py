@@ -7,11 +7,7 @@ import time
 
 import pytest
 
-from ludus.collector.messages import (
-    SimulatorLeft,
-    SimulatorStarted,
-    StatsReported,
-)
+from ludus.collector.messages import SimulatorLeft, SimulatorStarted, StatsReported
 from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Aggregation

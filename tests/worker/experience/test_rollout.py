@@ -41,9 +41,7 @@ def test_the_beginning_has_whole_segments_and_at_least_one(steps: int, segments:
 def test_the_pool_is_a_view_where_successors_lie_behind_the_steps() -> None:
     parts = rollout([4, 2])
     memory = torch.cat([parts.observations[0], parts.next_observations[0]])
-    gathered = Rollout(
-        **{**parts.state_dict(), "observations": [memory[:6]], "next_observations": [memory[6:]]},
-    )
+    gathered = Rollout(**{**parts.state_dict(), "observations": [memory[:6]], "next_observations": [memory[6:]]})
 
     (pool,) = gathered.pool()
 

@@ -8,11 +8,7 @@ import torch
 
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import TRAINERS, CloneConfig
-from ludus.config.rewards import (
-    GAILConfig,
-    RewardSignals,
-    SignalConfig,
-)
+from ludus.config.rewards import GAILConfig, RewardSignals, SignalConfig
 from ludus.config.run import TorchSettings
 from ludus.demonstrations import DemonstrationError, write
 from tests.worker.rollouts import make_config, make_spec

@@ -51,12 +51,7 @@ def test_constants_are_floats_with_the_sizes_of_memory_and_branches(tmp_path: Pa
 
     answers = mlagents.run(tmp_path / "model.onnx", feed_of(*see(kind.spec, 1), remember(actor, 1)))
 
-    names = (
-        "version_number",
-        "memory_size",
-        "continuous_action_output_shape",
-        "discrete_action_output_shape",
-    )
+    names = ("version_number", "memory_size", "continuous_action_output_shape", "discrete_action_output_shape")
     assert [answers[name].dtype for name in names] == [np.float32] * 4
     assert [answers[name].tolist() for name in names] == [[3.0], [12.0], [2.0], [[3.0, 2.0]]]
 

@@ -389,10 +389,7 @@ def test_a_win_is_rated_and_goes_into_the_ledger() -> None:
     assert [
         (participant.behavior, participant.team, participant.snapshot, participant.step)
         for participant in played.participants
-    ] == [
-        ("A", 0, None, 70),
-        ("A", 1, 0, 0),
-    ]
+    ] == [("A", 0, None, 70), ("A", 1, 0, 0)]
     assert (played.rated, played.elo) == (True, 1200.5)
     assert ghost.ratings.of(0) == 1199.5
     assert ghost.payoffs.share(0) == 1.0

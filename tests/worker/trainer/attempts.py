@@ -16,14 +16,7 @@ from tests.toys.wanderers import Wanderers
 from tests.worker.trainer.supervisor_port import Supervisor
 from worker.trainer import checkpoint
 from worker.trainer.loop import Trainer
-from worker.trainer.messages import (
-    CheckpointWritten,
-    Command,
-    Job,
-    Message,
-    Metrics,
-    Order,
-)
+from worker.trainer.messages import CheckpointWritten, Command, Job, Message, Metrics, Order
 
 LOCK_TIMEOUT_SECONDS = 120.0
 """How long a game waits for the next attempt, whose processes take long to start on a busy machine."""

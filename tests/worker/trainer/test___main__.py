@@ -14,15 +14,7 @@ import pytest
 import yaml
 
 from ludus.protocol.codes import CloseCode
-from ludus.sdk import (
-    Actions,
-    ActionSpec,
-    BehaviorSpec,
-    ObservationSpec,
-    ResetInfo,
-    Simulation,
-    StepBuilder,
-)
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder
 from server.kit.errors import InvalidConfig
 from tests.e2e.stack import environment
 from tests.worker.trainer.conftest import StartTrainer, TrainAlone

@@ -97,10 +97,7 @@ def document(hyperparameters: dict[str, Any], *, units: int = 16, **more: Any) -
 
 
 def cause_of(
-    start: StartTrainer,
-    config: dict[str, Any],
-    games: list[Simulation],
-    way: Callable[[str], Any] | None = None,
+    start: StartTrainer, config: dict[str, Any], games: list[Simulation], way: Callable[[str], Any] | None = None
 ) -> Bottleneck:
     """Train with these games until there are measurements without the beginning, and return what they say."""
     trainer = start(config)

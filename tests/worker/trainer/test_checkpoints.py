@@ -49,11 +49,7 @@ def trainers(shown: str) -> dict[str, dict[str, Any]]:
         "ppo-gail": {**ppo, "reward_signals": {**EXTRINSIC, **gail}, "behavioral_cloning": {"demo_path": shown}},
         "ppo-curiosity-rnd": {**ppo, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL, "rnd": SIGNAL}},
         "sac": {**sac, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL}},
-        "sac-pink-lstm": {
-            **sac,
-            "hyperparameters": {**SAC, "exploration_noise": "pink"},
-            "network_settings": MEMORY,
-        },
+        "sac-pink-lstm": {**sac, "hyperparameters": {**SAC, "exploration_noise": "pink"}, "network_settings": MEMORY},
         "poca": {"trainer_type": "poca", "hyperparameters": PPO, "network_settings": NETWORK},
     }
 
@@ -83,14 +79,7 @@ SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "poca")
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ppo",
-        "sac",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
-    ],
-)
+@pytest.mark.parametrize("name", ["ppo", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> None:
     config = document(trainers(show(tmp_path / "shown.npz"))[name])
     grouped = name == "poca"

@@ -12,15 +12,7 @@ import torch
 from ludus.config.behavior import CloneConfig
 from ludus.config.run import SimulatorsConfig
 from ludus.demonstrations import DemonstrationError, write
-from ludus.sdk import (
-    Actions,
-    ActionSpec,
-    BehaviorSpec,
-    ObservationSpec,
-    ResetInfo,
-    Simulation,
-    StepBuilder,
-)
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder
 from server.metrics.points import MetricPoint
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.learners import RecordingCollection, ended_episodes

@@ -9,12 +9,7 @@ import pytest
 
 from ludus.config.run import RunConfig
 from server.metrics.points import MetricPoint
-from worker.trainer.connection import (
-    METRIC_BACKLOG,
-    ConnectionClosed,
-    SupervisorConnection,
-    TrainerConnection,
-)
+from worker.trainer.connection import METRIC_BACKLOG, ConnectionClosed, SupervisorConnection, TrainerConnection
 from worker.trainer.messages import Command, EventRecord, Finished, Heartbeat, Job, Metrics
 
 JOB = Job(

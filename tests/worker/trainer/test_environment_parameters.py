@@ -12,15 +12,7 @@ from ludus.collector.messages import StatsReported
 from ludus.config.environment_parameters import Lesson
 from ludus.protocol.batches import Aggregation
 from ludus.protocol.environment_parameters import Constant, Uniform
-from ludus.sdk import (
-    Actions,
-    ActionSpec,
-    BehaviorSpec,
-    ObservationSpec,
-    ResetInfo,
-    Simulation,
-    StepBuilder,
-)
+from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder
 from tests.worker.learners import ended_episodes
 from tests.worker.trainer.supervisor_port import Supervisor
 from worker.trainer import checkpoint
@@ -151,10 +143,7 @@ def test_what_is_left_of_a_notice_belongs_to_the_lesson_before() -> None:
 
 
 def test_any_change_empties_all_buffers_and_no_change_resets_what_is_smoothed() -> None:
-    run = Run(
-        wall=lessons({"threshold": 100.0, "min_lesson_length": 2}, None),
-        gap=lessons(plain(5.0), None),
-    )
+    run = Run(wall=lessons({"threshold": 100.0, "min_lesson_length": 2}, None), gap=lessons(plain(5.0), None))
     run.ended(1, 1)
     before = run.manager.statuses()[0]
     assert (before.measured, before.episodes) == (0.75, 2)
@@ -338,10 +327,7 @@ def test_a_metric_that_came_once_is_not_missed() -> None:
 
 
 def test_a_lesson_falls_back_when_a_full_buffer_measures_too_little() -> None:
-    run = Run(
-        first={"wall": 1},
-        wall=lessons(plain(0.5, min_lesson_length=3), plain(0.9, fall_back_below=0.2), None),
-    )
+    run = Run(first={"wall": 1}, wall=lessons(plain(0.5, min_lesson_length=3), plain(0.9, fall_back_below=0.2), None))
 
     assert run.ended(0, 0) == []  # the buffer holds three, for the longest lesson
     (change,) = run.ended(0)

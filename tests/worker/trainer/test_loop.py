@@ -76,10 +76,7 @@ def test_pink_noise_without_continuous_actions_is_said_to_have_no_effect(
     trainer.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
 
 
-@pytest.mark.parametrize(
-    ("saves", "loads", "told"),
-    [(True, True, False), (False, True, True), (True, False, True)],
-)
+@pytest.mark.parametrize(("saves", "loads", "told"), [(True, True, False), (False, True, True), (True, False, True)])
 def test_a_sac_says_that_its_replay_buffer_was_saved_and_resumed_without_it_in_ml_agents_words(
     tmp_path: Path, saves: bool, loads: bool, told: bool
 ) -> None:

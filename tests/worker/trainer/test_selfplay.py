@@ -83,12 +83,7 @@ def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, A
     assert learners(match_recorder.matches) == [0, 1, 2, 0]
     assert len(game.starts) == 4, "each turn begins with a reset"
     assert [event.data["team"] for event in match_recorder.named("self_play_turn_began")] == [0, 1, 2, 0]
-    assert [team for team, _ in groupby(match_recorder.points("Self-play/Learning Team", "Brawler"))] == [
-        0,
-        1,
-        2,
-        0,
-    ]
+    assert [team for team, _ in groupby(match_recorder.points("Self-play/Learning Team", "Brawler"))] == [0, 1, 2, 0]
     statuses = [message for message in match_recorder.told if isinstance(message, SelfPlayStatus)]
     assert [team for team, _ in groupby(status.learning_team for status in statuses)] == [0, 1, 2, 0]
     state = checkpoint.load(match_recorder.folders[-1])["Brawler"]["self_play"]

@@ -33,9 +33,7 @@ def brain(name: str = NAME, continuous: int = 2, branches: Sequence[int] = ()) -
         brain_name=name,
         is_training=True,
         action_spec=agent.ActionSpecProto(
-            num_continuous_actions=continuous,
-            num_discrete_actions=len(branches),
-            discrete_branch_sizes=branches,
+            num_continuous_actions=continuous, num_discrete_actions=len(branches), discrete_branch_sizes=branches
         ),
     )
 

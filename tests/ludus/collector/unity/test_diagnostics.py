@@ -217,10 +217,7 @@ def test_a_behavior_with_another_spec_is_refused_with_both(trainer: Learner) -> 
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [
-        (Trouble("nan_reward", at=6), "not_finite"),
-        (Trouble("oversized", at=6, size=MEBI), "message_too_large"),
-    ],
+    [(Trouble("nan_reward", at=6), "not_finite"), (Trouble("oversized", at=6, size=MEBI), "message_too_large")],
     ids=lambda value: value.fault if isinstance(value, Trouble) else value,
 )
 def test_what_breaks_the_protocol_ends_the_session_with_its_name(fault: Trouble, code: str, trainer: Learner) -> None:

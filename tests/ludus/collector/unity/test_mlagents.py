@@ -112,11 +112,7 @@ def outline(message: unity_pb2.UnityMessageProto) -> dict[str, Any]:
         "command": answer.command,
         "actions": {
             name: [
-                (
-                    len(action.continuous_actions),
-                    len(action.discrete_actions),
-                    len(action.vector_actions_deprecated),
-                )
+                (len(action.continuous_actions), len(action.discrete_actions), len(action.vector_actions_deprecated))
                 for action in listed.value
             ]
             for name, listed in answer.agent_actions.items()

@@ -39,12 +39,7 @@ class Play:
     """A run that a trainer works on, and lines that its mirror prints."""
 
     def __init__(
-        self,
-        world: World,
-        client: Client,
-        tmp_path: Path,
-        name: str = "mirrored",
-        config: dict[str, Any] = CONFIG,
+        self, world: World, client: Client, tmp_path: Path, name: str = "mirrored", config: dict[str, Any] = CONFIG
     ) -> None:
         self.client = client
         self.world = world

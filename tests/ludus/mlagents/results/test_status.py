@@ -51,10 +51,7 @@ def test_a_run_that_trains_has_no_final_checkpoint() -> None:
 def test_the_final_checkpoint_is_the_last_one_under_the_name_of_its_copy() -> None:
     written = training_status({"A": BehaviorStatus([saved(290, 1.0), saved(590, 2.0)], "results/p1/A.onnx")}, {})
 
-    assert written["A"]["final_checkpoint"] == {
-        **written["A"]["checkpoints"][-1],
-        "file_path": "results/p1/A.onnx",
-    }
+    assert written["A"]["final_checkpoint"] == {**written["A"]["checkpoints"][-1], "file_path": "results/p1/A.onnx"}
 
 
 def test_a_behavior_and_a_parameter_of_one_name_share_their_entry() -> None:

@@ -162,9 +162,7 @@ def test_what_keeps_the_contract_is_delivered(run: Learner, stranger: Stranger) 
     ],
     ids=["connected", "started", "left", "problem"],
 )
-def test_a_stranger_that_names_the_session_of_another_collectors_simulator_changes_nothing(
-    said: Message,
-) -> None:
+def test_a_stranger_that_names_the_session_of_another_collectors_simulator_changes_nothing(said: Message) -> None:
     with learner(count=2, edge_places=1) as run:
         simulator = player(run.endpoints[0].address, session_id="player-1")
         simulator.play([1, 2], 3)

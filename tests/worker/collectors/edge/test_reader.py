@@ -45,10 +45,7 @@ def play_rounds(it: Learner, address: str) -> list[Rollout]:
 def test_segments_of_an_edge_collector_have_the_same_bits_as_those_of_a_local_one(shares_memory: bool) -> None:
     with learner() as local:
         expected = play_rounds(local, local.endpoints[0].address)
-    with (
-        learner(count=1, edge_places=1) as remote,
-        edge_collectors(remote, shares_memory=shares_memory) as (edge,),
-    ):
+    with learner(count=1, edge_places=1) as remote, edge_collectors(remote, shares_memory=shares_memory) as (edge,):
         remote.wait_for(EdgeCollectorJoined)
         actual = play_rounds(remote, edge.address)
         assert edge.said[-1].endswith("in the memory of its worker") is shares_memory

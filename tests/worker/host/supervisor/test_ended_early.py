@@ -24,11 +24,7 @@ from server.runs.models import Attempt, Run
 from tests.factories import make_claim, make_run, read_run
 from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
-from tests.worker.host.supervisor.supervising import (
-    BEAT_SECONDS,
-    LEASE_SECONDS,
-    Separate,
-)
+from tests.worker.host.supervisor.supervising import BEAT_SECONDS, LEASE_SECONDS, Separate
 from worker.host import resources
 from worker.host.supervisor.lease import Lease
 from worker.host.supervisor.loop import Supervisor
@@ -67,16 +63,10 @@ WAYS = {
         Separate(trainers.is_killed, kills=0), "trainer_lost", "(signal SIGKILL, not sent by Ludus): its log says more"
     ),
     "never listens": Way(
-        SLOW,
-        "trainer_lost",
-        "took more than 0.5 s to start (LUDUS_WORKER__STARTUP_SECONDS)",
-        {"startup_seconds": 0.5},
+        SLOW, "trainer_lost", "took more than 0.5 s to start (LUDUS_WORKER__STARTUP_SECONDS)", {"startup_seconds": 0.5}
     ),
     "silent": Way(
-        MUTE,
-        "trainer_lost",
-        "reported nothing for 0.5 s (LUDUS_WORKER__SILENCE_SECONDS)",
-        {"silence_seconds": 0.5},
+        MUTE, "trainer_lost", "reported nothing for 0.5 s (LUDUS_WORKER__SILENCE_SECONDS)", {"silence_seconds": 0.5}
     ),
     "deaf while the worker shuts down": Way(
         DEAF,

@@ -23,12 +23,7 @@ from server.runs.models import Event
 from server.runs.repository import NewRun, RunRepository
 from tests.factories import RecordingWakeUp, read_run
 from tests.worker.host.supervisor import trainers
-from tests.worker.host.supervisor.supervising import (
-    Threaded,
-    messages_of,
-    supervise,
-    with_checkpoints,
-)
+from tests.worker.host.supervisor.supervising import Threaded, messages_of, supervise, with_checkpoints
 from worker.host.supervisor import job
 
 
@@ -189,12 +184,7 @@ def test_a_fault_of_the_whole_store_makes_no_checkpoint_damaged_and_the_next_att
 )
 @pytest.mark.parametrize("before", [[], [None]], ids=["at once", "after the older one was read"])
 def test_a_store_from_which_nothing_can_be_read_makes_no_checkpoint_damaged(
-    database: Database,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    before: list[None],
-    number: int,
-    outcome: str,
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: list[None], number: int, outcome: str
 ) -> None:
     monkeypatch.setattr(job, "RETRY_SECONDS", 0.0)
     older = chain(before, repeat(os_error(number)))

@@ -28,13 +28,7 @@ from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.conftest import SETTINGS
 from tests.worker.host.supervisor.outage import outage
-from tests.worker.host.supervisor.supervising import (
-    LEASE_SECONDS,
-    Threaded,
-    messages_of,
-    supervise,
-    with_checkpoints,
-)
+from tests.worker.host.supervisor.supervising import LEASE_SECONDS, Threaded, messages_of, supervise, with_checkpoints
 from worker.host.supervisor import transfers
 from worker.host.supervisor.lease import AT_ONCE, MOST_POINTS, Lease, Writes
 

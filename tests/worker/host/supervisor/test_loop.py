@@ -156,12 +156,7 @@ def test_a_log_that_the_host_has_no_room_to_copy_costs_no_run(
     assert read_run(database, "run").state == RunState.SUCCEEDED
 
 
-def fail(
-    database: Database,
-    folder: Path,
-    trainer: WarmTrainer,
-    **settings: Any,
-) -> tuple[str, list[str]]:
+def fail(database: Database, folder: Path, trainer: WarmTrainer, **settings: Any) -> tuple[str, list[str]]:
     """Execute a run that nothing is left to try for; return its stop detail and the messages of its events."""
     make_run(database, name="run")
     claim = make_claim(database)

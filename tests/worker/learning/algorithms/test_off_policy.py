@@ -10,12 +10,7 @@ from ludus.collector.heads import HEADS
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.demonstrations.shown import make_demonstration
-from tests.worker.learning.algorithms.off_policy_world import (
-    make_sac,
-    make_sac_config,
-    random_round,
-    train,
-)
+from tests.worker.learning.algorithms.off_policy_world import make_sac, make_sac_config, random_round, train
 from tests.worker.learning.algorithms.test_sac import TWO_SIGNALS
 from tests.worker.rollouts import equal_states, make_spec
 from worker.experience.demonstrations import DemonstrationBuffer

@@ -137,11 +137,7 @@ def test_what_an_agent_does_changes_its_mates_baselines_and_not_its_own() -> Non
 def test_agents_without_a_group_are_teams_of_their_own() -> None:
     poca = make_poca(gamma=0.5)
     rollout = group(
-        [[10], [10]],
-        [11, 11],
-        [SegmentEnd.TERMINATED, SegmentEnd.CUT],
-        rewards=np.array([3.0, 0.0]),
-        groups=[0, 0],
+        [[10], [10]], [11, 11], [SegmentEnd.TERMINATED, SegmentEnd.CUT], rewards=np.array([3.0, 0.0]), groups=[0, 0]
     )
 
     experience = prepared(poca, rollout)

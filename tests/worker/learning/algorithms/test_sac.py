@@ -68,11 +68,7 @@ def test_gradient_by_hand_is_that_of_the_losses() -> None:
 )
 @pytest.mark.parametrize(("continuous", "branches"), [SPACES[0], SPACES[3]])
 def test_automatic_gradient_is_that_of_the_losses(
-    continuous: int,
-    branches: tuple[int, ...],
-    observations: tuple[Any, ...],
-    network: dict[str, Any],
-    memory_size: int,
+    continuous: int, branches: tuple[int, ...], observations: tuple[Any, ...], network: dict[str, Any], memory_size: int
 ) -> None:
     spec = make_spec(observations=observations, continuous=continuous, branches=branches)
     sac = filled(spec, memory_size=memory_size, network=network, masked=True)

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical, Normal
 
-from worker.learning.functional.distributions import (
-    branch_bounds,
-    gaussian_entropy,
-    joint_distribution,
-    masked_logits,
-)
+from worker.learning.functional.distributions import branch_bounds, gaussian_entropy, joint_distribution, masked_logits
 
 
 @st.composite

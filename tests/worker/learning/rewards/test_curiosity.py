@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from ludus.config.rewards import (
-    CuriosityConfig,
-)
+from ludus.config.rewards import CuriosityConfig
 from tests.worker.learning.rewards.steps import CPU, normals, single_steps
 from tests.worker.rollouts import make_spec
 from worker.experience.transitions import Transitions

@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.config.rewards import (
-    GAILConfig,
-)
+from ludus.config.rewards import GAILConfig
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.rewards.steps import CPU, Expert, normals, random_transitions, single_steps
 from tests.worker.rollouts import make_spec

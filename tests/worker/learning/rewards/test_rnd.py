@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from ludus.config.rewards import (
-    RNDConfig,
-)
+from ludus.config.rewards import RNDConfig
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.rewards.steps import CPU, normals, random_transitions, single_steps
 from tests.worker.rollouts import make_spec

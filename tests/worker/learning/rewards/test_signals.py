@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.config.rewards import (
-    CuriosityConfig,
-    GAILConfig,
-    RewardSignals,
-    RNDConfig,
-)
+from ludus.config.rewards import CuriosityConfig, GAILConfig, RewardSignals, RNDConfig
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.rewards.steps import CPU, Expert, random_transitions
 from tests.worker.rollouts import equal_states, make_spec

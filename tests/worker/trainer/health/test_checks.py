@@ -142,11 +142,7 @@ def test_a_preset_has_no_finding(start: StartTrainer, preset: str, environment: 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("module", "game", "config"),
-    [
-        ("custom_simulator", "Field", "forager"),
-        ("lantern", "Lantern", "lantern"),
-    ],
+    ("module", "game", "config"), [("custom_simulator", "Field", "forager"), ("lantern", "Lantern", "lantern")]
 )
 def test_an_example_has_no_finding(start: StartTrainer, module: str, game: str, config: str) -> None:
     document = yaml.safe_load((EXAMPLES / f"{config}.yaml").read_text())
