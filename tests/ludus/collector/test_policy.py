@@ -110,21 +110,7 @@ def test_equal_generators_draw_equal_actions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_acting_does_not_change_what_it_is_given(name: str) -> None:
-    actor, policy = make_pair(KINDS[name])
-    observations, masks = see(KINDS[name].spec, 9)
-    memory = remember(actor, 9)
-    before = [part.clone() for part in observations]
-    remembered = None if memory is None else memory.clone()
-
-    act(policy, observations, masks, memory)
-
-    assert all(map(torch.equal, observations, before))
-    assert memory is None or (remembered is not None and torch.equal(memory, remembered))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_what_is_read_only_is_answered_all_the_same(name: str) -> None:
+def test_what_is_read_only_is_answered_and_not_changed(name: str) -> None:
     actor, policy = make_pair(KINDS[name])
     observations, masks = see(KINDS[name].spec, 9)
     arrays = [part.numpy().copy() for part in observations]
@@ -431,7 +417,7 @@ def weights_of(size: int, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", SEVERAL)
-@pytest.mark.parametrize("which", [[0, 1, 2, 0, 1, 2, 2], [1, 1, 1], [2], [0, 2, 2, 0], [2, 2, 2, 2, 0]], ids=str)
+@pytest.mark.parametrize("which", [[0, 1, 2, 0, 1, 2, 2], [1, 1, 1], [0, 2, 2, 0]], ids=str)
 def test_each_row_is_answered_by_the_policy_that_it_names(case: str, which: list[int]) -> None:
     observations, actions, network, head = SEVERAL[case]
     spec = BehaviorSpec("Player", observations, actions)
