@@ -1,7 +1,6 @@
 """Fixtures that several parts share: a database built by migrations, on SQLite and, where one is named, PostgreSQL."""
 
 import faulthandler
-import gc
 import os
 import secrets
 import shutil
@@ -79,17 +78,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
-
-
-def pytest_collection() -> None:
-    """Collect no garbage while the tests' modules are imported: looking for it takes seconds."""
-    gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Collect it from now on, but spare what was imported: it lives until the end."""
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
