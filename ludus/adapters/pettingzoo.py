@@ -276,17 +276,20 @@ def make_simulation(
     name: str,
     count: int = 1,
     *,
-    lineup: Lineup | None = None,
+    behavior: str | None = None,
+    separate: bool = False,
+    teams: Sequence[int] = (),
     seed: int | None = None,
     seed_parameter: str | None = None,
     arguments: Mapping[str, object] | None = None,
 ) -> "PettingZooSimulation":
-    """Make `count` games; `name` and errors as in `make_environment`, the rest as in `PettingZooSimulation`.
+    """Make `count` games; `name` and errors as in `make_environment`, the rest as in `Lineup`, `PettingZooSimulation`.
 
     `arguments` are the game's own.
     """
     envs = [make_environment(name, arguments) for _ in range(count)]
-    return PettingZooSimulation(envs, behavior_name(name), lineup or Lineup(), seed, seed_parameter)
+    lineup = Lineup(behavior, separate, tuple(teams))
+    return PettingZooSimulation(envs, behavior_name(name), lineup, seed, seed_parameter)
 
 
 class PettingZooSimulation(GameSimulation):

@@ -17,7 +17,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -51,7 +51,7 @@ def make_simulation(
     *,
     behavior: str | None = None,
     separate: bool = False,
-    teams: tuple[int, ...] = (),
+    teams: Sequence[int] = (),
     seed: int | None = None,
     seed_parameter: str | None = None,
     arguments: Mapping[str, object] | None = None,
@@ -95,7 +95,7 @@ def make_simulation(
     from ludus.adapters.assignment import Lineup  # noqa: PLC0415  likewise
     from ludus.adapters.pettingzoo import PettingZooSimulation  # noqa: PLC0415  likewise
 
-    return PettingZooSimulation(games, title, Lineup(behavior, separate, teams), seed, seed_parameter)
+    return PettingZooSimulation(games, title, Lineup(behavior, separate, tuple(teams)), seed, seed_parameter)
 
 
 def _refuse(problem: str, options: Mapping[str, object]) -> None:

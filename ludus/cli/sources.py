@@ -6,31 +6,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Literal, assert_never
+from typing import Final
 
 import click
 
-from ludus.adapters import python
+from ludus.adapters import Adapter
 from ludus.cli.options import Command, assignment, parsed
 from ludus.cli.render import LINES, echo
+from ludus.json_values import JsonObject
 from ludus.play.episodes import team_of
 from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.play.scripted import ScriptedSimulation
+from ludus.plugins import Kind, broken, load_all, load_object
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.crashes import GameNotMade
 from ludus.sdk.simulation import Simulation
 
-Library = Literal["gymnasium", "pettingzoo", "python"]
-EXAMPLES: Final[Mapping[Library, str]] = {
-    "gymnasium": "gymnasium:CartPole-v1",
-    "pettingzoo": "pettingzoo:classic.tictactoe_v3",
-    "python": "python:maze.py:Maze",
-}
-PACKAGES: Final[Mapping[Library, str]] = {"gymnasium": "gymnasium", "pettingzoo": "pettingzoo gymnasium pygame-ce"}
-"""Packages that the games of each library need. The extras of `ludus` name the same packages."""
+ADAPTERS: Final[Mapping[str, Adapter]] = load_all(Kind.ADAPTERS, Adapter)
+"""By the word before the colon in the name of a game."""
 GAME_METAVAR: Final = "GAME"
-GAME_FORMS: Final = "gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"
+GAME_FORMS: Final = ", ".join(f"{name}:{adapter.form}" for name, adapter in ADAPTERS.items()) + " or MODULE:CLASS"
 RANDOM: Final = "random"
 
 
@@ -38,7 +34,8 @@ RANDOM: Final = "random"
 class Source:
     """Games, as the command line names them. Travels to other processes as JSON."""
 
-    library: Library
+    library: str
+    """The name of its adapter."""
     name: str
     """The library's name of the game."""
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -46,41 +43,33 @@ class Source:
     behavior: str | None = None
     separate: bool = False
     teams: Sequence[int] = ()
-    """These three: `ludus.adapters.assignment.Lineup`. Gymnasium's environments have a behavior only."""
+    """These three say which players share a behavior. Games for one player have a behavior only."""
     seed_parameter: str | None = None
 
     def make(self, count: int = 1, seed: int | None = None) -> Simulation:
         """Make `count` games. Raises ImportError without the library, and the errors of the library and the game."""
         if os.getcwd() not in sys.path:  # noqa: PTH109  as text
             sys.path.insert(0, os.getcwd())  # noqa: PTH109  one's own games lie in the working directory
-        seeds: Any = {"seed": seed, "seed_parameter": self.seed_parameter, "arguments": self.arguments}
-        teams = tuple(self.teams)
-        match self.library:
-            case "gymnasium":
-                from ludus.adapters import gymnasium  # noqa: PLC0415  needs the library
-
-                return gymnasium.make_simulation(self.name, count, behavior=self.behavior, **seeds)
-            case "pettingzoo":
-                from ludus.adapters import assignment, pettingzoo  # noqa: PLC0415  likewise
-
-                lineup = assignment.Lineup(self.behavior, self.separate, teams)
-                return pettingzoo.make_simulation(self.name, count, lineup=lineup, **seeds)
-            case "python":
-                lineup_options: Any = {"behavior": self.behavior, "separate": self.separate, "teams": teams}
-                return python.make_simulation(self.name, count, **lineup_options, **seeds)
-            case _:
-                assert_never(self.library)
+        adapter = ADAPTERS[self.library]
+        options: JsonObject = {"behavior": self.behavior, "seed": seed, "seed_parameter": self.seed_parameter}
+        if adapter.has_teams:
+            options |= {"separate": self.separate, "teams": tuple(self.teams)}
+        simulation: Simulation = load_object(adapter.factory)(self.name, count, arguments=self.arguments, **options)
+        return simulation
 
 
 @parsed("game")
 def game_type(text: str) -> Source:
     """Read `LIBRARY:GAME`, or a Python game of one's own: `python:FILE.py[:CLASS]`, `MODULE:CLASS`."""
-    scheme, _, name = text.partition(":")
-    library = next((library for library in EXAMPLES if library == scheme), None)
-    if library is None and python.is_python_game(text):
-        return Source("python", text)
-    if library is None or not name:
-        raise ValueError(f"{text!r} names no game; write {GAME_FORMS}, as in {', '.join(EXAMPLES.values())}")
+    library, _, name = text.partition(":")
+    if library not in ADAPTERS:
+        for known, adapter in ADAPTERS.items():
+            if adapter.accepts and load_object(adapter.accepts)(text):
+                return Source(known, text)
+    if library not in ADAPTERS or not name:
+        problems = "".join(f"; {problem}" for problem in broken(library))
+        examples = ", ".join(f"{known}:{adapter.example}" for known, adapter in ADAPTERS.items())
+        raise ValueError(f"{text!r} names no game; write {GAME_FORMS}, as in {examples}{problems}")
     return Source(library, name)
 
 
@@ -173,16 +162,16 @@ def check(source: Source, scripted: Mapping[int, str]) -> None:
 
 def try_to_make(source: Source) -> Simulation:
     """Make one game. Raises click.UsageError with the reason."""
-    if source.library == "gymnasium" and (source.separate or source.teams):
-        raise click.UsageError("--teams and --separate are for games with several players: pettingzoo:GAME")
-    for package in () if source.library == "python" else ("gymnasium", source.library):
+    adapter = ADAPTERS[source.library]
+    if not adapter.has_teams and (source.separate or source.teams):
+        raise click.UsageError("--teams and --separate are for games with several players, as pettingzoo:GAME")
+    for module in adapter.modules:
         try:
-            import_module(package)
+            import_module(module)
         except ModuleNotFoundError as error:
-            if error.name not in EXAMPLES:
+            if error.name not in adapter.modules:
                 raise
-            remedy = f"pip install {PACKAGES[source.library]}"
-            raise click.UsageError(f"{error.name} is not installed here; {remedy}") from None
+            raise click.UsageError(f"{error.name} is not installed here; pip install {adapter.packages}") from None
     try:
         return source.make()
     except GameNotMade as error:

@@ -3,18 +3,20 @@
 A head has a description for continuous columns and one for discrete branches, written with operations that numpy
 (`NumpyOperations`), torch (`worker.learning.networks.head_operations`) and ONNX (`worker.onnx.head_operations`)
 implement. Collectors, opponents, learners and exported models evaluate the same descriptions. To add a kind of head,
-describe it here and name it in `HEADS`.
+describe it here and name it in `HEADS`, or in a plug-in (`ludus.explorers`).
 
 Dimensions: `B` rows, `C` continuous columns, `H` columns of the last layer, `N` choices of a branch.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from ludus.collector.activations import FloatArray
+from ludus.plugins import Kind, installed, load
 
 HALF_LOG_TWO_PI = 0.9189385332046727
 LOG_TWO = 0.6931471805599453
@@ -24,8 +26,6 @@ LIMIT = 3.0
 """Samples of `Gaussian` are clipped to `[-LIMIT, LIMIT]`, then divided by it."""
 LOG_SIGMA_LIMITS = (-20.0, 2.0)
 """Of the logarithm of the standard deviation of `Squashed`."""
-LEAST = 1e-30
-"""Probabilities of `EpsilonGreedy` below this count as this."""
 
 
 class Array(Protocol):
@@ -216,33 +216,23 @@ class Categorical:
         return values
 
 
-class EpsilonGreedy:
-    """Discrete choices of DQN: the best one, and with probability `epsilon` one of the allowed choices at random.
-
-    The columns are the values of the choices; `epsilon` is a parameter that the learner sets and publishes with the
-    weights. Each branch explores by itself. Equally good choices are equally likely.
-    """
-
-    explores: ClassVar[bool] = True
-    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("epsilon", 1, learned=False),)
-
-    def logits(self, on: Operations[A], values: A, parameters: Mapping[str, A]) -> A:
-        """Return log-probabilities: `epsilon / allowed`, and `1 - epsilon` more for the best."""
-        epsilon = parameters["epsilon"]
-        allowed = on.at_least(values, FORBIDDEN / 2.0)
-        best = on.at_least(values, on.largest(values))
-        random = allowed / on.clip(on.total(allowed), 1.0, float("inf"))
-        p = random * epsilon + best / on.total(best) * (1.0 - epsilon)
-        logits: A = on.log(on.clip(p, LEAST, 1.0)) + (1.0 - allowed) * FORBIDDEN
-        return logits
-
-
 HEADS: Mapping[str, Head] = {
     "gaussian": Head(Gaussian(), Categorical()),  # PPO, POCA, clones
     "squashed": Head(Squashed(), Categorical()),  # SAC
-    "epsilon_greedy": Head(None, EpsilonGreedy()),  # DQN
 }
-"""By the name that `ActorLayout.head` and messages to collectors have."""
+"""By the name that `ActorLayout.head` and messages to collectors have; plug-ins add others (`ludus.explorers`)."""
+
+
+@cache
+def head_of(name: str) -> Head:
+    """Return the head of a name. Raises LookupError for a plug-in that is not installed here, or is broken."""
+    if name in HEADS:
+        return HEADS[name]
+    plugin = installed(Kind.EXPLORERS).get(name)
+    if plugin is None:
+        raise LookupError(f"the explorer {name!r} is not installed here; install the plug-in that has it")
+    head: Head = load(plugin, Head)
+    return head
 
 
 class NumpyOperations:

@@ -27,7 +27,7 @@ from math import prod
 from typing import ClassVar
 
 from ludus.collector.activations import FloatArray
-from ludus.collector.heads import HEADS, Head, Squashed
+from ludus.collector.heads import Head, Squashed, head_of
 from ludus.collector.spec_checks import ObservationKind, check_actions, check_observations, is_goal
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec, ObservationSpec
@@ -143,7 +143,7 @@ class ActorLayout:
     @property
     def kind(self) -> Head:
         """The description of the head."""
-        return HEADS[self.head]
+        return head_of(self.head)
 
     @property
     def squashed(self) -> bool:

@@ -8,7 +8,7 @@ entity, may have no numbers: they are inputs all the same, so that the others ke
 from collections.abc import Sequence
 from enum import Enum
 
-from ludus.collector.heads import HEADS
+from ludus.collector.heads import head_of
 from ludus.collector.visual_encoders import MINIMUM_SIZES
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
@@ -67,7 +67,7 @@ def check_actions(spec: BehaviorSpec, head: str) -> None:
     if spec.actions.continuous_size + len(branches) == 0:
         message = "announce at least one continuous action or one discrete branch"
         raise UnsupportedSpec(spec.name, "actions_missing", message)
-    if spec.actions.continuous_size and HEADS[head].continuous is None:
+    if spec.actions.continuous_size and head_of(head).continuous is None:
         message = "this trainer learns discrete actions only; announce branches, or take another trainer_type"
         raise UnsupportedSpec(spec.name, "actions_continuous", message)
 

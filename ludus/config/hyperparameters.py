@@ -120,7 +120,7 @@ class POCAHyperparameters(OnPolicyHyperparameters):
 
 
 class OffPolicyHyperparameters(_Buffered):
-    """Parent of the numbers of trainers that learn from a replay buffer: SAC's and DQN's."""
+    """Parent of the numbers of trainers that learn from a replay buffer."""
 
     batch_size: Whole = Field(default=128, ge=1, le=MAX_BUFFER)
     """Experiences per gradient step. Typical: 128 to 1,024 with continuous actions, 32 to 512 with discrete ones."""
@@ -163,44 +163,6 @@ class SACHyperparameters(OffPolicyHyperparameters):
     """Noise of continuous actions over time: independent at each step as in ML-Agents (white), or with equal power at
     all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise reaches goals that white noise, which
     cancels out over time, does not reach (MountainCarContinuous).
-    """
-
-
-class DQNHyperparameters(OffPolicyHyperparameters):
-    """Deep Q-learning (Mnih et al. 2015). The keys of exploration and target are those of ML-Agents' plug-in."""
-
-    exploration_schedule: Schedule = "linear"
-    """How the share of random choices changes; linear goes from `exploration_initial_eps` to `exploration_final_eps`.
-    """
-    exploration_initial_eps: Real = Field(default=1.0, ge=0, le=1)
-    """Share of random choices at first, until gradient steps begin. Typical: 1."""
-    exploration_final_eps: Real = Field(default=0.05, ge=0, le=1)
-    """Share of random choices at the end of the schedule. Typical: 0.01 to 0.1."""
-    exploration_steps: Own[Whole | None] = Field(default=None, ge=1, le=MAX_STEPS)
-    """Agent steps until a linear schedule reaches `exploration_final_eps`; null = `max_steps`. Typical: a tenth to a
-    half of `max_steps`.
-    """
-    target_update_interval: Whole = Field(default=1, ge=1, le=MAX_STEPS)
-    """Gradient steps after which the target network moves by `tau`. Typical: 1 with a small `tau`; 10 to 10,000 with
-    `tau: 1`, which copies.
-    """
-    double: Own[Flag] = True
-    """The network chooses the best next choice and the target network values it (van Hasselt et al. 2016):
-    overestimates less.
-    """
-    dueling: Own[Flag] = False
-    """A value and advantages in place of a value for each choice (Wang et al. 2016)."""
-    n_step: Own[Whole] = Field(default=1, ge=1, le=1000)
-    """Steps whose rewards are added up before the target network stands for the rest: more learns faster from late
-    rewards, and is noisier. Typical: 1 to 5.
-    """
-    prioritized: Own[Flag] = False
-    """Draw steps with large errors more often (Schaul et al. 2016)."""
-    priority_exponent: Own[Real] = Field(default=0.6, ge=0, le=1)
-    """With `prioritized`: how much more often; 0 draws all steps alike. Typical: 0.4 to 0.7."""
-    importance_exponent: Own[Real] = Field(default=0.4, ge=0, le=1)
-    """With `prioritized`: how far the loss makes up for it at first; rises to 1, fully, at `max_steps`. Typical: 0.4 to
-    0.6.
     """
 
 

@@ -1,27 +1,21 @@
 """Where rewards come from: the game, curiosity, or the resemblance to demonstrations. Each signal is an axis.
 
-The set of signals is the fields of `RewardSignals`; their order is the order of the value heads.
+The set of signals is the fields of `RewardSignals`: those below, then those of plug-ins, by name. Their order is the
+order of the value heads.
 """
 
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic.fields import FieldInfo
 
 from ludus.config.imitation import FromDemonstrations
-from ludus.config.network import NetworkSettings
-from ludus.config.values import Flag, Own, Real, Section, Whole, config_error
+from ludus.config.signal import IntrinsicConfig, RewardSignalConfig
+from ludus.config.values import OWN, Flag, Own, Real, Section, config_error
+from ludus.plugins import Kind, load_all
 
 MAX_GAIL = 8
 """Most GAIL signals of one behavior."""
-
-
-class RewardSignalConfig(Section):
-    """Parent of all signals."""
-
-    gamma: Real = Field(default=0.99, ge=0, le=1)
-    """Discount factor per decision; higher if rewards come late. Typical: 0.8 to 0.995."""
-    strength: Real = 1.0
-    """Factor on this signal's rewards."""
 
 
 class ExtrinsicConfig(RewardSignalConfig):
@@ -29,15 +23,6 @@ class ExtrinsicConfig(RewardSignalConfig):
 
     strength: Real = 1.0
     """Factor on this signal's rewards. Typical: 1."""
-
-
-class IntrinsicConfig(RewardSignalConfig):
-    """Parent of the signals that learn."""
-
-    learning_rate: Real = Field(default=3.0e-4, gt=0, le=1)
-    """Adam's step size for the signal's own networks; lower it when their losses jump. Typical: 1e-5 to 1e-3."""
-    network_settings: NetworkSettings = NetworkSettings()
-    """The signal's own network, without memory."""
 
 
 class CuriosityConfig(IntrinsicConfig):
@@ -77,25 +62,6 @@ class GAILConfig(IntrinsicConfig, FromDemonstrations):
     """
 
 
-class NoveltyConfig(RewardSignalConfig):
-    """Reward for observations that were seldom seen: `1 / sqrt(1 + count)`. For discrete observations."""
-
-    strength: Real = 1.0
-    """Factor on this signal's rewards: large enough to be felt beside the game's own, and no larger. Typical: 0.001 to
-    0.1.
-    """
-    resolution: Real = Field(default=1.0, gt=0, le=1e6)
-    """Numbers of observations are rounded to multiples of it before they are compared. Typical: 1 for cells and
-    choices, 0.1 for coordinates.
-    """
-    table_size: Whole = Field(default=65_536, ge=1_024, le=16_777_216)
-    """Counts that are kept; make it ten times the number of different observations."""
-
-
-SignalConfig: TypeAlias = ExtrinsicConfig | CuriosityConfig | GAILConfig | RNDConfig | NoveltyConfig
-"""The union of all reward signals."""
-
-
 class RewardSignals(Section):
     """The sources of reward, each with its own discount factor and value head; at least one."""
 
@@ -115,9 +81,7 @@ class RewardSignals(Section):
     ...; null = none.
     """
     rnd: RNDConfig | None = None
-    """Reward for novelty; `{}` = all defaults, null = none."""
-    novelty: Own[NoveltyConfig | None] = None
-    """Reward for observations that were seldom seen; `{}` = all defaults, null = none."""
+    """Reward for what a random network does not predict; `{}` = all defaults, null = none."""
 
     @model_validator(mode="after")
     def _some(self) -> "RewardSignals":
@@ -125,12 +89,21 @@ class RewardSignals(Section):
             raise config_error("missing", "is missing")
         return self
 
-    def active(self) -> list[tuple[str, SignalConfig]]:
+    def active(self) -> list[tuple[str, RewardSignalConfig]]:
         """Return the signals that exist, with their names, in the order of the value heads."""
         named = []
         for name in RewardSignals.model_fields:
-            configured: SignalConfig | list[SignalConfig] | None = getattr(self, name)
+            configured: RewardSignalConfig | list[RewardSignalConfig] | None = getattr(self, name)
             several = configured if isinstance(configured, list) else [configured]
             signals = [signal for signal in several if signal is not None]
             named += [(f"{name}_{number}" if number > 1 else name, signal) for number, signal in enumerate(signals, 1)]
         return named
+
+
+for _name, _signal in load_all(Kind.REWARDS, RewardSignalConfig, taken=[*RewardSignals.model_fields]).items():
+    _summary = (_signal.__doc__ or "").partition("\n")[0]
+    _text = f"{_summary} `{{}}` = all defaults, null = none."
+    RewardSignals.__pydantic_fields__[_name] = FieldInfo(
+        annotation=_signal | None, default=None, description=_text, json_schema_extra=OWN
+    )
+RewardSignals.model_rebuild(force=True)

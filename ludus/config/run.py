@@ -6,12 +6,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from ludus.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from ludus.config.behavior import BehaviorConfig, CloneConfig, ReinforcementConfig
+from ludus.config.behavior import BehaviorConfig, CloneConfig
 from ludus.config.builds import EngineSettings, EnvironmentSettings
 from ludus.config.environment_parameters import Curriculum, EnvironmentParameter, Lesson, ParameterName, seeded
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.problems import Path
 from ludus.config.selfplay import RANDOM, parse_opponent
+from ludus.config.trainer import ReinforcementConfig
 from ludus.config.values import (
     BehaviorName,
     CheckpointId,

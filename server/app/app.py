@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+import structlog
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -11,6 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from ludus.plugins import broken
 from server.access.routes import audit_log, simulator_tokens
 from server.access.routes import router as tokens
 from server.app.access import authorize
@@ -51,6 +53,8 @@ from server.web.pages import add_pages
 from server.webhooks.routes import router as webhooks
 from server.workers.routes import queue
 from server.workers.routes import router as workers
+
+log = structlog.get_logger()
 
 ROUTERS: tuple[APIRouter, ...] = (
     runs,
@@ -153,6 +157,8 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     current_default_thread_limiter().total_tokens = THREADS + WAITERS
+    for problem in broken():
+        log.warning("plugin_broken", problem=str(problem))
     yield
     services.streams.close()
     services.watcher.close()

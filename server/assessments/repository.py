@@ -7,8 +7,8 @@ from sqlalchemy import ForeignKey, Integer, String, select
 from sqlalchemy.orm import Mapped, load_only, mapped_column
 
 from ludus.config.assessment import TrainedPolicy, checkpoints_of
-from ludus.config.behavior import TrainerConfig
 from ludus.config.run import RunConfig
+from ludus.config.trainer import TrainerConfig
 from server.checkpoints.models import Checkpoint
 from server.kit.db.base import Base, Json, Timestamp
 from server.kit.db.clock import now

@@ -1,6 +1,7 @@
 """Changes of a live run: the keys of a behavior that may change, and the configuration after a change.
 
-`MUTABLE` has the keys that may still change, trainer by trainer: numbers that are read again for every update.
+The keys that may still change are in `amendable` of each trainer's configuration: numbers that are read again for every
+update.
 Everything else is laid down when a behavior begins (its networks, the memory for its experience, its rewards) and is
 refused by name, with the reason; another run can begin with a checkpoint of this one (`ludus run branch`).
 
@@ -15,52 +16,18 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from ludus.config.behavior import (
-    BehaviorConfig,
-    CloneConfig,
-    DQNConfig,
-    POCAConfig,
-    PPOConfig,
-    SACConfig,
-    TrainerConfig,
-)
-from ludus.config.divergence import DivergenceSettings
+from ludus.config.behavior import BehaviorConfig
 from ludus.config.hyperparameters import PPOHyperparameters
 from ludus.config.problems import Path, join_path, show, split_path
 from ludus.config.run import RunConfig
+from ludus.config.trainer import TrainerConfig
 from ludus.json_values import JsonObject
 from ludus.schemas import ConfigChange
 from server.config.resolution import diff, problems_in
 from server.kit.errors import InvalidEdit, Problem
 
-_SECTION: Final = frozenset({"max_steps", "checkpoint_interval", "keep_checkpoints"})
-_RATE: Final = frozenset({"learning_rate", "learning_rate_schedule"})
-_ON_POLICY: Final = _RATE | {
-    *("beta", "beta_schedule", "epsilon", "epsilon_schedule", "lambd", "num_epoch", "max_grad_norm"),
-    *("clip_value_loss", "vtrace"),
-}
-_EXPLORATION: Final = frozenset(
-    {"exploration_schedule", "exploration_initial_eps", "exploration_final_eps", "exploration_steps"}
-)
 _GROUPS: Final = frozenset({"hyperparameters", "divergence"})
 """Keys of a behavior's section whose own keys change one by one."""
-
-
-def _mutable(*keys: str) -> frozenset[str]:
-    return _SECTION | {f"hyperparameters.{key}" for key in keys}
-
-
-_LIMITS: Final = frozenset(f"divergence.{key}" for key in DivergenceSettings.model_fields)
-
-MUTABLE: Final[Mapping[type[TrainerConfig], frozenset[str]]] = {
-    PPOConfig: _mutable(*_ON_POLICY, "critic_learning_rate") | _LIMITS,
-    POCAConfig: _mutable(*_ON_POLICY) | _LIMITS,
-    SACConfig: _mutable(*_RATE, "tau") | _LIMITS,
-    DQNConfig: _mutable(*_RATE, *_EXPLORATION, "tau", "target_update_interval", "importance_exponent") | _LIMITS,
-    CloneConfig: _mutable(*_RATE),
-}
-"""The keys of each trainer's section that may change while a run goes on. A test holds it against the models."""
-
 _REASONS: Final = {
     "trainer_type": "another trainer has other networks and optimizers",
     "network_settings": "the networks are built when the behavior begins",
@@ -147,7 +114,7 @@ def _merge(config: RunConfig, edits: Mapping[str, Mapping[str, object]], section
 
 def _set(behavior: TrainerConfig, section: JsonObject, path: Path, dotted: str, value: object) -> Iterator[Problem]:
     """Set the last key of a path in its section, or yield why it cannot be changed. An equal value is no change."""
-    mutable = MUTABLE[type(behavior)]
+    mutable = behavior.amendable
     key = str(path[-1])
     legal = f"What can be changed: {', '.join(sorted(mutable))}"
     if key not in section:

@@ -15,16 +15,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from ludus.config.behavior import TRAINERS, PPOConfig, TrainerConfig
+from ludus.config.behavior import TRAINERS, PPOConfig
 from ludus.config.builds import EnvironmentSettings
 from ludus.config.environment_parameters import SAMPLERS, Curriculum, Lesson
 from ludus.config.hyperparameters import Hyperparameters, POCAHyperparameters, SACHyperparameters
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.problems import Path, join_path, show
-from ludus.config.rewards import ExtrinsicConfig, IntrinsicConfig, RewardSignals
+from ludus.config.rewards import ExtrinsicConfig, RewardSignals
 from ludus.config.run import CheckpointSettings, RunConfig
+from ludus.config.signal import IntrinsicConfig
+from ludus.config.trainer import TrainerConfig
 from ludus.config.values import Section, sections_in
 from ludus.json_values import JsonObject
+from ludus.plugins import broken
 from server.kit.errors import InvalidConfig, Problem
 
 MAX_PROBLEMS: Final = 100
@@ -248,7 +251,7 @@ class _KeyValidation:
             return self.section(TRAINERS[name], written, path)
         if "trainer_type" in written:
             *trainers, last = (repr(trainer) for trainer in TRAINERS)
-            message = f"must be {', '.join(trainers)} or {last}, but is {show(name)}"
+            message = f"must be {', '.join(trainers)} or {last}, but is {show(name)}{_broken(name)}"
             self._add((*path, "trainer_type"), "invalid_value", message)
         judged = {key: value for key, value in written.items() if key not in {"trainer_type", "hyperparameters"}}
         cleaned = {"trainer_type": "ppo", **self.section(PPOConfig, judged, path)}
@@ -305,7 +308,13 @@ def _unknown(section: type[Section], key: str, path: Path) -> str:
         return f"{show(key)} is a key of `trainer_type: {'` and `'.join(trainers)}`, not of this trainer; remove it"
     if in_behavior and (home := _home_in_behavior(key)):
         return f"{show(key)} is not a key here; it belongs under `{home}`"
-    return _unknown_message(key, list(section.model_fields), list(keys_of(KEYS, section)))
+    message = _unknown_message(key, list(section.model_fields), list(keys_of(KEYS, section)))
+    return f"{message}{_broken(key) if section is RewardSignals else ''}"
+
+
+def _broken(name: object) -> str:
+    """Return what is wrong with a plug-in of this name, if there is one, as further sentences."""
+    return "".join(f"; {problem}" for problem in broken(str(name)))
 
 
 def _homes(section: type[Section]) -> Iterator[tuple[str, type[Section]]]:

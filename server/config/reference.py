@@ -40,7 +40,7 @@ def _sections() -> Iterator[tuple[type[Section], str]]:
     for inner, path in _walk(RunConfig):
         if not path.startswith(("default_settings", "behaviors", "environment_parameters")):
             yield inner, path
-        elif path == "behaviors" and inner is PPOConfig:
+        elif path == "behaviors":
             for name, trainer in TRAINERS.items():
                 yield trainer, f"`behaviors.NAME` with `trainer_type: {name}`"
                 yield hyperparameters_of(trainer), f"`behaviors.NAME.hyperparameters` of `{name}`"

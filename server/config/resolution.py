@@ -7,11 +7,12 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from ludus.config.behavior import TRAINERS, BehaviorConfig, TrainerConfig
+from ludus.config.behavior import TRAINERS, BehaviorConfig
 from ludus.config.environment_parameters import FORMS
 from ludus.config.problems import CODES, Path, join_path, show, split_path
 from ludus.config.rewards import RewardSignals
 from ludus.config.run import RunConfig
+from ludus.config.trainer import TrainerConfig
 from ludus.json_values import JsonObject
 from ludus.schemas import ConfigChange
 from ludus.validation import in_words

@@ -6,11 +6,12 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from ludus.config.behavior import CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, TrainerConfig
+from ludus.config.behavior import CloneConfig, POCAConfig, PPOConfig
 from ludus.config.environment_parameters import Lesson
 from ludus.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
 from ludus.config.problems import Path, join_path, show
 from ludus.config.run import RunConfig
+from ludus.config.trainer import ReinforcementConfig, TrainerConfig
 from ludus.names import NAME_RULE, is_name
 from server.kit.errors import InvalidConfig, Problem
 

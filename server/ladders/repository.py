@@ -6,7 +6,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 from sqlalchemy import insert, or_, select, update
 from sqlalchemy.orm import load_only
 
-from ludus.config.behavior import ReinforcementConfig
+from ludus.config.trainer import ReinforcementConfig
 from server.checkpoints.models import Checkpoint
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id

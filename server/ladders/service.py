@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from ludus.config.behavior import ReinforcementConfig
 from ludus.config.problems import Path, join_path
 from ludus.config.run import RunConfig
 from ludus.config.selfplay import SelfPlaySettings
+from ludus.config.trainer import ReinforcementConfig
 from server.checkpoints.repository import InitialCheckpoints
 from server.kit.db.database import Session
 from server.kit.errors import CheckpointNotFound, InvalidConfig, Problem

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from struct import Struct
 from typing import Final, Self
 
-from ludus.config.behavior import ReinforcementConfig
 from ludus.config.run import RunConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.schemas import Bottleneck, BottleneckCause
 
 _WHOLE: Final = {"at": "d", "steps": "q", "collectors": "i", "simulators": "i", "latest_simulator": "i"}

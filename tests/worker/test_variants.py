@@ -11,18 +11,20 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from ludus.config.behavior import BehaviorConfig, DQNConfig, POCAConfig, PPOConfig, SACConfig
+from ludus.config.behavior import BehaviorConfig, POCAConfig, PPOConfig, SACConfig
+from ludus.config.plugins.dqn import DQNConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import BehaviorSpec
 from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.rollouts import equal_states, make_spec, random_observation, random_rollout
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.dqn import DQN
 from worker.learning.algorithms.poca import POCA
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC
-from worker.learning.build import Demonstrations, LearningConfig, build_algorithm
+from worker.learning.build import Demonstrations, build_algorithm
+from worker.learning.plugins.dqn.algorithm import DQN
 from worker.onnx.export import export_onnx
 from worker.trainer import checkpoint
 from worker.trainer.learner import sample_of
@@ -71,7 +73,7 @@ HYPERPARAMETERS: dict[str, dict[str, Any]] = {
         "prioritized": True,
     },
 }
-CONFIG: TypeAdapter[LearningConfig] = TypeAdapter(BehaviorConfig)
+CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)
 
 
 class Cell(NamedTuple):
@@ -86,7 +88,7 @@ class Cell(NamedTuple):
         return make_spec(observations=SEES[self.sees], **ACTIONS[self.actions])
 
     @property
-    def config(self) -> LearningConfig:
+    def config(self) -> ReinforcementConfig:
         return CONFIG.validate_python(
             {
                 "trainer_type": self.trainer,

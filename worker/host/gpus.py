@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from ludus.plugins import added
 from server.kit.ports import CannotStart
 from server.kit.processes import AlreadyLocked, FileLock
 
@@ -44,6 +45,7 @@ def fingerprint(gpus: Sequence[str], commit: str = "") -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "plugins": [f"{plugin.label} of {plugin.package} {plugin.version}" for plugin in added()],
     }
     if gpus:
         devices = _gpus()

@@ -26,6 +26,7 @@ from celery.signals import worker_process_init, worker_process_shutdown, worker_
 
 from ludus.child_process import end_with_parent
 from ludus.logging import WORKER_VARIABLE, bind_process, configure_logging
+from ludus.plugins import added, broken
 from server.kit.artifacts.opening import open_store
 from server.kit.db.database import Database
 from server.kit.errors import LudusError, Unavailable
@@ -118,8 +119,8 @@ class Slot:
         self._number = number = current_process().index
         self._shared.set_busy(number, busy=False)  # the child before this one may have died with a run
         self._gpus = self._resources.of(number)
-        self._offer = Offer(len(self._gpus), frozenset(self._settings.worker.labels))
-        self._kinds = self._resources.kinds(self._settings.worker.labels)
+        self._offer = Offer(len(self._gpus), frozenset(_labels(self._settings)))
+        self._kinds = self._resources.kinds(_labels(self._settings))
         self._database = Database.from_settings(self._settings.database, CONNECTIONS)
         self._queue = RunQueue(self._database, self._settings.scheduling)
         self._registry = WorkerRegistry(self._database)
@@ -262,7 +263,7 @@ class Slot:
                             socket.gethostname(),
                             os.getpid(),
                             version("ludus"),
-                            labels=self._settings.worker.labels,
+                            labels=_labels(self._settings),
                             resources={"gpus": list(self._gpus)},
                         )
                     )
@@ -315,10 +316,17 @@ def end_by_itself(shared: SharedState, end: WorkerEnd) -> None:
         time.sleep(LOOK_SECONDS)
 
 
+def _labels(settings: Settings) -> list[str]:
+    """Return the labels of this worker: those that it is given, and one for each plug-in that it has."""
+    return [*settings.worker.labels, *(plugin.label for plugin in added())]
+
+
 def build(settings: Settings, resources: HostResources, shared: SharedState, limits: Limits) -> Celery:
     """Return the worker's Celery application, with its tasks and the hooks of its processes."""
+    for problem in broken():
+        log.warning("plugin_broken", problem=str(problem))
     celery = make_celery(settings)
-    celery.conf.task_queues = queues_of(resources.kinds(settings.worker.labels))
+    celery.conf.task_queues = queues_of(resources.kinds(_labels(settings)))
     slot = Slot(settings, resources, shared, limits)
 
     @celery.task(name=TaskName.TRAIN)  # type: ignore[untyped-decorator]

@@ -1,6 +1,6 @@
 """The only place where a variant of a configuration decides which class is built.
 
-The dispatch is on the type and ends in `assert_never`: forget an arm and mypy names the missing class.
+A plug-in's configuration names the class in its `implementation`.
 
 Every algorithm is built alike: `PPO(config, spec, device, seed, signals, expert)`. `signals` is the `SignalSet` of its
 reward signals, `expert` the `DemonstrationBuffer` of its `behavioral_cloning` section, or None without that section.
@@ -9,36 +9,28 @@ reward signals, `expert` the `DemonstrationBuffer` of its `behavioral_cloning` s
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import assert_never
 
 import numpy as np
 import torch
 
 from ludus.collector.spec_checks import UnsupportedSpec
-from ludus.config.behavior import CloneConfig, DQNConfig, LearningConfig, POCAConfig, PPOConfig, SACConfig
+from ludus.config.behavior import CloneConfig, POCAConfig, PPOConfig, SACConfig
 from ludus.config.imitation import FromDemonstrations
-from ludus.config.rewards import (
-    CuriosityConfig,
-    ExtrinsicConfig,
-    GAILConfig,
-    NoveltyConfig,
-    RewardSignals,
-    RNDConfig,
-    SignalConfig,
-)
+from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RewardSignals, RNDConfig
 from ludus.config.run import TorchSettings
+from ludus.config.signal import RewardSignalConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
+from ludus.plugins import PluginError, load_object
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import Cloning
-from worker.learning.algorithms.dqn import DQN
 from worker.learning.algorithms.poca import POCA
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC
 from worker.learning.rewards.curiosity import CuriosityReward
 from worker.learning.rewards.gail import GAILReward
-from worker.learning.rewards.novelty import NoveltyReward
 from worker.learning.rewards.rnd import RNDReward
 from worker.learning.rewards.signal import RewardSignal
 from worker.learning.rewards.signals import ExtrinsicReward, NamedSignal, SignalSet
@@ -119,7 +111,7 @@ def _blaming(key: str) -> Iterator[None]:
 
 
 def build_algorithm(
-    config: LearningConfig, spec: BehaviorSpec, device: torch.device, seed: int, demonstrations: Demonstrations
+    config: ReinforcementConfig, spec: BehaviorSpec, device: torch.device, seed: int, demonstrations: Demonstrations
 ) -> Algorithm:
     """Return the algorithm that trains one behavior, new.
 
@@ -131,6 +123,9 @@ def build_algorithm(
     # A seed of their own: networks of policy and signals would else begin with the same numbers.
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
     signals = build_signals(config.reward_signals, spec, device, generator, demonstrations)
+    if config.implementation:
+        algorithm: Algorithm = load_object(config.implementation)(config, spec, device, seed, signals, expert)
+        return algorithm
     match config:
         case PPOConfig():
             return PPO(config, spec, device, seed, signals, expert)
@@ -138,10 +133,8 @@ def build_algorithm(
             return SAC(config, spec, device, seed, signals, expert)
         case POCAConfig():
             return POCA(config, spec, device, seed, signals, expert)
-        case DQNConfig():
-            return DQN(config, spec, device, seed, signals, expert)
         case _:
-            assert_never(config)
+            raise PluginError(f"{type(config).__qualname__} names no implementation")
 
 
 def build_clone(
@@ -185,13 +178,16 @@ def build_signals(
 def build_signal(
     name: str,
     key: str,
-    config: SignalConfig,
+    config: RewardSignalConfig,
     spec: BehaviorSpec,
     device: torch.device,
     generator: torch.Generator,
     demonstrations: Demonstrations,
 ) -> RewardSignal:
     """Return one reward signal, new. `key`: where the behavior's configuration has it."""
+    if config.implementation:
+        signal: RewardSignal = load_object(config.implementation)(config, spec, device, generator)
+        return signal
     match config:
         case GAILConfig():
             expert = demonstrations.buffer(config, spec, device, key)
@@ -200,12 +196,10 @@ def build_signal(
             return CuriosityReward(config, spec, device, generator)
         case RNDConfig():
             return RNDReward(config, spec, device, generator)
-        case NoveltyConfig():
-            return NoveltyReward(config, spec, device, generator)
-        case ExtrinsicConfig():  # the parent of the others, hence the last
+        case ExtrinsicConfig():
             return ExtrinsicReward()
         case _:
-            assert_never(config)
+            raise PluginError(f"{type(config).__qualname__} names no implementation")
 
 
 def _key(section: RewardSignals, name: str) -> str:

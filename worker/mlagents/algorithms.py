@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, ReinforcementConfig, SACConfig
+from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, PPOConfig, SACConfig
 from ludus.config.rewards import CuriosityConfig, GAILConfig, RNDConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.state import State
 from worker.learning.fast.critics import StackedCritics

@@ -20,8 +20,9 @@ import torch
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
-from ludus.config.behavior import CloneConfig, TrainerConfig
+from ludus.config.behavior import CloneConfig
 from ludus.config.run import SimulatorsConfig
+from ludus.config.trainer import TrainerConfig
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel

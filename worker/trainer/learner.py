@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
-from ludus.config.behavior import ReinforcementConfig, TrainerConfig
+from ludus.config.trainer import ReinforcementConfig, TrainerConfig
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered

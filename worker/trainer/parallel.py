@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ludus.child_process import ChildProcess
-from ludus.config.behavior import LearningConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
 from worker.experience.state import State
@@ -71,7 +71,7 @@ class Learn(NamedTuple):
 class Build(NamedTuple):
     """Build a behavior's algorithm."""
 
-    config: LearningConfig
+    config: ReinforcementConfig
     spec: BehaviorSpec
     seed: int
     demonstrations: dict[str, str]
@@ -81,7 +81,7 @@ class Reconfigure(NamedTuple):
     """Go on with another configuration."""
 
     behavior: str
-    config: LearningConfig
+    config: ReinforcementConfig
 
 
 class End(NamedTuple):
@@ -110,7 +110,7 @@ class ParallelAlgorithm(Algorithm):
         self.version = self._algorithm.version
         return measured
 
-    def reconfigure(self, config: LearningConfig) -> None:
+    def reconfigure(self, config: ReinforcementConfig) -> None:
         """Go on with another configuration from the next update on, in all processes."""
         _send(Reconfigure(self._behavior, config))
         self._algorithm.reconfigure(config)

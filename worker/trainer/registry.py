@@ -8,10 +8,11 @@ import torch
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
 from ludus.collector.spec_checks import UnsupportedSpec
-from ludus.config.behavior import BehaviorConfig, CloneConfig, LearningConfig, POCAConfig, SACConfig
+from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, SACConfig
 from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.problems import join_path
 from ludus.config.rewards import GAILConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import DemonstrationError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
@@ -90,7 +91,7 @@ class BehaviorRegistry:
             if self._attempt.config.behavior(name) is not None:
                 self.register(spec_from_message(pb.BehaviorSpec.FromString(bytes.fromhex(state["spec"]))))
 
-    def _begin_learning(self, config: LearningConfig, spec: BehaviorSpec) -> None:
+    def _begin_learning(self, config: ReinforcementConfig, spec: BehaviorSpec) -> None:
         """Build the learner of a behavior that learns from simulators, and start it."""
         attempt, is_inference = self._attempt, self._attempt.is_inference
         algorithm = build_algorithm(config, spec, self._device, attempt.job.seed, self._demonstrations)
@@ -161,7 +162,7 @@ class BehaviorRegistry:
         self._report_registered(learner)
 
     def _health_monitor(
-        self, config: LearningConfig, spec: BehaviorSpec, step: int, saved: State | None
+        self, config: ReinforcementConfig, spec: BehaviorSpec, step: int, saved: State | None
     ) -> HealthMonitor:
         """Return the monitor of a behavior; it has seen the demonstrations of GAIL."""
         has_lessons = any(len(lessons) > 1 for lessons in self._attempt.config.lessons().values())
@@ -176,7 +177,7 @@ class BehaviorRegistry:
 
     def _begin_self_play(
         self,
-        config: LearningConfig,
+        config: ReinforcementConfig,
         algorithm: Algorithm,
         recorder: Recorder,
         step: int,
@@ -195,7 +196,7 @@ class BehaviorRegistry:
         ghost.add_external(self._sources, algorithm.actor, self._section(behavior))
         self._selfplay.ghosts.join(ghost, restored)
 
-    def _is_pink(self, config: LearningConfig, spec: BehaviorSpec) -> bool:
+    def _is_pink(self, config: ReinforcementConfig, spec: BehaviorSpec) -> bool:
         """Whether the behavior explores with pink noise; report where it has no effect."""
         if not isinstance(config, SACConfig) or config.hyperparameters.exploration_noise != "pink":
             return False
@@ -231,7 +232,7 @@ class BehaviorRegistry:
             self._attempt.report("bf16_not_used", message, level="warning")
 
     def _compilation(
-        self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec
+        self, algorithm: Algorithm, config: ReinforcementConfig, spec: BehaviorSpec
     ) -> BackgroundCompilation | None:
         """Return the compiler of a behavior's updates, if it is asked for."""
         if not self._attempt.config.torch_settings.compile:
@@ -245,7 +246,7 @@ class BehaviorRegistry:
         twin = partial(build_algorithm, config, spec, self._device, seed, self._demonstrations)
         return BackgroundCompilation(algorithm, twin, report)
 
-    def _shared(self, algorithm: Algorithm, config: LearningConfig, spec: BehaviorSpec) -> Algorithm:
+    def _shared(self, algorithm: Algorithm, config: ReinforcementConfig, spec: BehaviorSpec) -> Algorithm:
         """Return an algorithm whose updates the processes of `torch_settings` share; start them at the first call."""
         processes = self._attempt.config.torch_settings.processes
         needed = (self._device.index or 0) + processes

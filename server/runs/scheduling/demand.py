@@ -17,10 +17,11 @@ takes nothing, the caller stops leaving a run after a while (`LUDUS_SCHEDULING__
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from ludus.plugins import Kind, added
 from server.kit.scheduling import SchedulingSettings
 
 LARGEST = 400
@@ -28,6 +29,16 @@ LARGEST = 400
 
 
 _NAME = re.compile(r"[0-9]{1,2}(;[A-Za-z0-9._-]{1,40}(,[A-Za-z0-9._-]{1,40}){0,7})?")
+
+
+def _plugins_in(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the labels of the plug-ins of other packages that a resolved configuration names."""
+    labels = {(plugin.kind, plugin.name): plugin.label for plugin in added()}
+    for behavior in [config.get("default_settings") or {}, *(config.get("behaviors") or {}).values()]:
+        signals = behavior.get("reward_signals") or {}
+        named = [(Kind.TRAINERS, behavior.get("trainer_type"))]
+        named += [(Kind.REWARDS, name) for name, signal in signals.items() if signal is not None]
+        yield from (labels[key] for key in named if key in labels)
 
 
 @dataclass(frozen=True)
@@ -39,9 +50,10 @@ class Demand:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """Return what a resolved configuration demands (its section `resources`)."""
+        """Return what a resolved configuration demands: its section `resources`, and the plug-ins that it names."""
         resources = config.get("resources") or {}
-        return cls(int(resources.get("gpu") or 0), frozenset(resources.get("labels") or ()))
+        labels = {*(resources.get("labels") or ()), *_plugins_in(config)}
+        return cls(int(resources.get("gpu") or 0), frozenset(labels))
 
     @classmethod
     def parse(cls, text: str) -> Self:

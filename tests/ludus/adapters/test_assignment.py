@@ -38,20 +38,20 @@ def test_mates_keep_their_group_to_the_end_and_other_games_have_others() -> None
 
 
 def test_players_can_be_separate() -> None:
-    specs = make_simulation(TICTACTOE, lineup=Lineup(separate=True)).behaviors
+    specs = make_simulation(TICTACTOE, separate=True).behaviors
 
     assert [spec.name for spec in specs] == ["player_1?team=0", "player_2?team=1"]
 
 
 @pytest.mark.parametrize(("teams", "names"), [((3,), {"Game?team=3"}), ((1, 0), {"Game?team=1", "Game?team=0"})])
 def test_teams_and_the_name_can_be_chosen(teams: tuple[int, ...], names: set[str]) -> None:
-    simulation = make_simulation(TICTACTOE, lineup=Lineup(behavior="Game", teams=teams))
+    simulation = make_simulation(TICTACTOE, behavior="Game", teams=teams)
 
     assert {spec.name for spec in simulation.behaviors} == names
 
 
 def test_a_game_of_mates_has_no_winner() -> None:
-    simulation = make_simulation(TICTACTOE, lineup=Lineup(teams=(0,)))
+    simulation = make_simulation(TICTACTOE, teams=(0,))
     table = Table(simulation)
     table.reset()
     for cell in (0, 3, 1, 4, 2):

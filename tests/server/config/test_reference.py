@@ -8,13 +8,13 @@ import pytest
 
 from ludus.config.hyperparameters import (
     CloneHyperparameters,
-    DQNHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
 )
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.network import MemorySettings
+from ludus.config.plugins.dqn import DQNHyperparameters
 from ludus.config.problems import CODES
 from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
 from ludus.config.run import RunConfig

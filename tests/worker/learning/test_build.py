@@ -1,14 +1,14 @@
 """Every variant of the configuration can be built, and what does not fit is refused by name."""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import TRAINERS, CloneConfig
-from ludus.config.rewards import GAILConfig, RewardSignals, SignalConfig
+from ludus.config.rewards import GAILConfig, RewardSignals
 from ludus.config.run import TorchSettings
 from ludus.demonstrations import DemonstrationError, write
 from tests.worker.rollouts import make_config, make_spec
@@ -17,7 +17,6 @@ from worker.learning.algorithms.algorithm import Compilable
 from worker.learning.build import (
     Demonstrations,
     DeviceMissing,
-    LearningConfig,
     build_algorithm,
     build_clone,
     build_signals,
@@ -41,7 +40,7 @@ def expert(tmp_path: Path) -> Demonstrations:
 def test_every_trainer_is_built_from_its_defaults() -> None:
     built = {type(build_algorithm(trainer(), make_spec(branches=(2,)), CPU, 1, NONE)) for trainer in learners()}
 
-    assert len(built) == len(get_args(LearningConfig)) == len(TRAINERS) - 1  # clones are built by `build_clone`
+    assert len(built) == len(TRAINERS) - 1  # clones are built by `build_clone`
 
 
 def learners() -> list[Any]:
@@ -58,7 +57,6 @@ def test_signals_are_built_in_the_order_of_the_value_heads(expert: Demonstration
 
     assert signals.names == ("extrinsic", "curiosity", "gail", "gail_2", "rnd", "novelty")
     assert signals.gamma.tolist() == pytest.approx([0.99, 0.99, 0.5, 0.5, 0.99, 0.99])
-    assert len(get_args(SignalConfig)) == 5
 
 
 def test_policy_and_signals_begin_with_numbers_of_their_own() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from ludus.collector.segments import SegmentEnd
-from ludus.config.behavior import POCAConfig, ReinforcementConfig
+from ludus.config.behavior import POCAConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout

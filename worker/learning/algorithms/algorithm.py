@@ -39,7 +39,7 @@ class Algorithm(ABC):
     @abstractmethod
     def reconfigure(self, config: Any) -> None:
         """Go on with another configuration from the next update on: of the same kind, and other than the present one
-        in keys of `server.config.amendment.MUTABLE` alone."""
+        in the `amendable` keys alone."""
 
     @abstractmethod
     def state_dict(self) -> State:

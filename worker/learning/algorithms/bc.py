@@ -46,8 +46,9 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.config.behavior import CloneConfig, ReinforcementConfig
+from ludus.config.behavior import CloneConfig
 from ludus.config.imitation import BehavioralCloningConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.state import State

@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.config.behavior import DQNConfig, SACConfig
+from ludus.config.trainer import OffPolicyConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
@@ -82,7 +82,7 @@ class ReplayedExperience:
 
     def __init__(
         self,
-        config: DQNConfig | SACConfig,
+        config: OffPolicyConfig,
         spec: BehaviorSpec,
         device: torch.device,
         actor: Actor,

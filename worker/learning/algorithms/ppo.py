@@ -76,7 +76,7 @@ from worker.learning.algorithms.recurrent_critic import unroll
 from worker.learning.fast import ppo as by_hand
 from worker.learning.fast.switch import covers
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, mean_of_rows, squared_error
-from worker.learning.networks.actor_critic import ActorCritic
+from worker.learning.networks.actor_critic import ActorCritic, Prediction
 from worker.learning.networks.encoder import Encoded
 
 
@@ -96,7 +96,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As `OnPolicy`."""
         super().__init__(*arguments, **named)
-        self._by_hand = covers(self.actor.layout)
+        self._by_hand = type(self).loss is PPO.loss and covers(self.actor.layout)
         # Inference mode saves a tenth of the time, but autograd does not work in it.
         automatic = not self._by_hand or self.signals.learns or self.cloning is not None
         self._mode: type[AbstractContextManager[None]] = torch.no_grad if automatic else torch.inference_mode
@@ -129,15 +129,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
     def loss(self, experience: PPOExperience, minibatch: Batch, rates: Rates) -> Loss:  # noqa: ARG002  (has it all)
         """Return the clipped surrogate, the value loss and the entropy bonus of a minibatch, as one scalar."""
         real = minibatch.real
-        joint, values = self.model.evaluate(
-            minibatch.encoded,
-            minibatch.continuous,
-            minibatch.discrete,
-            minibatch.masks,
-            actor_memory=minibatch.actor_memory,
-            critic_memory=minibatch.critic_memory,
-            length=minibatch.length,
-        )
+        joint, values = self.evaluate(minibatch)
         log_ratio = joint.log_prob - minibatch.log_prob
         policy_loss = clipped_surrogate(log_ratio, minibatch.advantage, rates.epsilon, real)
         if self.config.hyperparameters.clip_value_loss:
@@ -148,6 +140,18 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         objective = policy_loss + VALUE_COEFFICIENT * value_loss - rates.beta * entropy
         terms = {"policy loss": policy_loss, "value loss": value_loss}
         return Loss(objective, {**terms, **entropies(joint, self.actor.log_sigma, real)}, log_ratio)
+
+    def evaluate(self, minibatch: Batch) -> Prediction:
+        """Return the policy's distribution at the steps of a minibatch, and their values `(N, S)`."""
+        return self.model.evaluate(
+            minibatch.encoded,
+            minibatch.continuous,
+            minibatch.discrete,
+            minibatch.masks,
+            actor_memory=minibatch.actor_memory,
+            critic_memory=minibatch.critic_memory,
+            length=minibatch.length,
+        )
 
     def differentiate(
         self, experience: PPOExperience, minibatch: Batch, rates: Rates

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterator
 from math import floor, isnan, log10
 from typing import Final
 
-from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig, TrainerConfig
+from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.config.rewards import GAILConfig
+from ludus.config.trainer import TrainerConfig
 from server.config.rules import FAST, futile
 from worker.trainer.health.divergence import KL_METRIC
 from worker.trainer.health.evidence import EXPLAINED_VARIANCE, VALUE_LOSS, Evidence, Fact
@@ -28,7 +29,7 @@ SOME_PROGRESS: Final = 0.2
 LARGE_REWARD: Final = 100.0
 LARGE_OFF_POLICY: Final = 1000.0
 HUGE_REWARD: Final = 1e4
-"""Sizes of rewards that critics do not learn: of PPO where it explains little, of SAC and DQN, and in any case."""
+"""Sizes of rewards that critics do not learn: of PPO where it explains little, off policy, and in any case."""
 POORLY_EXPLAINED: Final = 0.3
 """Explained variance below which a critic does not keep up with large rewards."""
 SMALL_RETURN: Final = 1e-3

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from torch import Tensor
 
 from ludus.collector.heads import HALF_LOG_TWO_PI
-from ludus.config.behavior import ReinforcementConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.state import State
 from worker.learning.functional.distributions import branch_bounds

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ludus.collector.segments import SegmentEnd
-from ludus.config.behavior import ReinforcementConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from server.ladders.refs import PlayedMatch
 from worker.experience.rollout import Rollout

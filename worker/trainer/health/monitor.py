@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ludus.config.behavior import ReinforcementConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout

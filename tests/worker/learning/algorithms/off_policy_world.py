@@ -9,17 +9,18 @@ from torch import Tensor
 from torch.distributions.transforms import TanhTransform
 
 from ludus.collector.segments import SegmentEnd
-from ludus.config.behavior import DQNConfig, SACConfig
+from ludus.config.behavior import SACConfig
+from ludus.config.plugins.dqn import DQNConfig
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.rollout import Rollout
-from worker.learning.algorithms.dqn import DQN
 from worker.learning.algorithms.off_policy import Batch
 from worker.learning.algorithms.sac import SAC
 from worker.learning.build import Demonstrations, build_signals
 from worker.learning.fast.critics import StackedCritics
 from worker.learning.functional.distributions import masked_logits
 from worker.learning.networks.soft_actor_critic import ModularCritics
+from worker.learning.plugins.dqn.algorithm import DQN
 from worker.learning.rewards.signals import SignalSet
 
 CPU = torch.device("cpu")

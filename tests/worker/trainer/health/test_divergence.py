@@ -10,7 +10,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from ludus.config.behavior import BehaviorConfig, ReinforcementConfig
+from ludus.config.behavior import BehaviorConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk import Actions, StepBuilder
 from tests.worker.trainer.conftest import StartTrainer

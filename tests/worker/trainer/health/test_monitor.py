@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from ludus.collector.segments import SegmentEnd
-from ludus.config.behavior import BehaviorConfig, ReinforcementConfig
+from ludus.config.behavior import BehaviorConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from server.ladders.refs import PlayedMatch
 from tests.worker.rollouts import make_rollout, make_spec

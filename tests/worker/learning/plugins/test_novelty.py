@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.config.rewards import NoveltyConfig
+from ludus.config.plugins.novelty import NoveltyConfig
 from tests.worker.learning.rewards.steps import CPU, single_steps
 from tests.worker.rollouts import make_spec
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.learning.algorithms.training_state import TrainingState
-from worker.learning.rewards.novelty import NoveltyReward
+from worker.learning.plugins.novelty import NoveltyReward
 
 SPEC = make_spec(observations=(2,), branches=(2,))
 

@@ -18,8 +18,8 @@ from tests.worker.learning.algorithms.off_policy_world import (
     random_round,
 )
 from tests.worker.rollouts import equal_states, make_spec
-from worker.learning.algorithms.dqn import DQN, Batch, n_step_returns
 from worker.learning.algorithms.numeric_check import Diverged
+from worker.learning.plugins.dqn.algorithm import DQN, Batch, n_step_returns
 
 ALL = {"double": True, "dueling": True, "n_step": 3, "prioritized": True}
 TWO_SIGNALS = {"extrinsic": {"gamma": 0.5}, "curiosity": {"gamma": 0.9}}

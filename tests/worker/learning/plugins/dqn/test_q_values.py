@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from tests.worker.learning.algorithms.off_policy_world import fix_q, make_dqn, make_dqn_config, random_round
-from tests.worker.learning.algorithms.test_dqn import ALL, TWO_SIGNALS, make_batch
+from tests.worker.learning.plugins.dqn.test_algorithm import ALL, TWO_SIGNALS, make_batch
 from tests.worker.rollouts import make_spec
-from worker.learning.networks.q_values import dueling_q
+from worker.learning.plugins.dqn.q_values import dueling_q
 
 
 def test_dueling_adds_the_advantages_without_their_mean_branch_by_branch() -> None:

@@ -17,7 +17,7 @@ Each gradient step draws transitions and lets, with `y` frozen,
 
 and Q_target moves the part `tau` of its way to Q, every `target_update_interval` gradient steps. `huber` has a slope of
 at most 1: Mnih et al. clip the error. The policy takes the best choice, or with probability `epsilon` any
-(`ludus.collector.heads.EpsilonGreedy`); `epsilon` follows its schedule and is published with the weights.
+(`ludus.collector.epsilon_greedy`); `epsilon` follows its schedule and is published with the weights.
 
 Details:
  1. Every reward signal has a Q of its own with its own gamma. The policy takes the choice with the largest sum over
@@ -33,7 +33,7 @@ Details:
 
 Deviations from the papers, on purpose:
  a. Adam instead of RMSProp; `tau` below 1 moves the target a little at each step (Lillicrap et al. 2016).
- b. Both streams of `dueling` are single layers behind the common body (`networks.q_values`); theirs are two layers.
+ b. Both streams of `dueling` are single layers behind the common body (`q_values`); theirs are two layers.
  c. Gradients are not scaled down behind the streams, and not clipped.
 
 ML-Agents 1.1.0 has DQN as an example of a plug-in (`mlagents_trainer_plugin/dqn`), whose keys are these. It differs:
@@ -55,7 +55,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ludus.config.behavior import DQNConfig
+from ludus.config.plugins.dqn import DQNConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.priorities import Priorities
@@ -68,7 +68,7 @@ from worker.learning.functional.distributions import branch_bounds, masked_logit
 from worker.learning.functional.returns import beyond_termination
 from worker.learning.functional.schedules import Schedule
 from worker.learning.networks.encoder import Encoded
-from worker.learning.networks.q_values import QNetwork
+from worker.learning.plugins.dqn.q_values import QNetwork
 from worker.learning.rewards.signals import SignalSet, title
 
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ludus.config.rewards import NoveltyConfig
+from ludus.config.plugins.novelty import NoveltyConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.transitions import Transitions
 from worker.learning.data_parallel import total

@@ -1,0 +1,27 @@
+"""The adapters that come with Ludus."""
+
+from typing import Final
+
+from ludus.adapters import Adapter
+
+GYMNASIUM: Final = Adapter(
+    "ludus.adapters.gymnasium:make_simulation",
+    example="CartPole-v1",
+    form="ID",
+    modules=("gymnasium",),
+    packages="gymnasium",
+    has_teams=False,
+)
+PETTINGZOO: Final = Adapter(
+    "ludus.adapters.pettingzoo:make_simulation",
+    example="classic.tictactoe_v3",
+    form="MODULE",
+    modules=("gymnasium", "pettingzoo"),
+    packages="pettingzoo gymnasium pygame-ce",
+)
+PYTHON: Final = Adapter(
+    "ludus.adapters.python:make_simulation",
+    example="maze.py:Maze",
+    form="FILE.py[:CLASS]",
+    accepts="ludus.adapters.python:is_python_game",
+)

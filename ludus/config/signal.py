@@ -1,0 +1,30 @@
+"""The parents of reward signals' configurations."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from ludus.config.network import NetworkSettings
+from ludus.config.values import Real, Section
+
+
+class RewardSignalConfig(Section):
+    """Parent of all signals."""
+
+    implementation: ClassVar[str] = ""
+    """Of a plug-in: `module:class` of the `worker.learning.rewards.signal.RewardSignal` that workers build, as
+    `Reward(config, spec, device, generator)`.
+    """
+    gamma: Real = Field(default=0.99, ge=0, le=1)
+    """Discount factor per decision; higher if rewards come late. Typical: 0.8 to 0.995."""
+    strength: Real = 1.0
+    """Factor on this signal's rewards."""
+
+
+class IntrinsicConfig(RewardSignalConfig):
+    """Parent of the signals that learn."""
+
+    learning_rate: Real = Field(default=3.0e-4, gt=0, le=1)
+    """Adam's step size for the signal's own networks; lower it when their losses jump. Typical: 1e-5 to 1e-3."""
+    network_settings: NetworkSettings = NetworkSettings()
+    """The signal's own network, without memory."""

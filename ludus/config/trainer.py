@@ -1,0 +1,134 @@
+"""The parents of trainers' configurations. The keys and defaults are ML-Agents' 1.1.0."""
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+
+from ludus.config.divergence import DivergenceSettings
+from ludus.config.hyperparameters import MAX_STEPS, Hyperparameters, OffPolicyHyperparameters
+from ludus.config.imitation import BehavioralCloningConfig
+from ludus.config.network import NetworkSettings
+from ludus.config.rewards import ExtrinsicConfig, RewardSignals
+from ludus.config.selfplay import SelfPlaySettings
+from ludus.config.values import CheckpointId, Flag, Own, Section, Steps, Text, Whole, config_error
+
+SECTION: Final = frozenset({"max_steps", "checkpoint_interval", "keep_checkpoints"})
+"""The keys of every trainer that may change while a run goes on."""
+RATE: Final = frozenset({"learning_rate", "learning_rate_schedule"})
+"""Hyperparameters of every trainer that may."""
+_LIMITS: Final = frozenset(f"divergence.{key}" for key in DivergenceSettings.model_fields)
+
+
+def amendable(*hyperparameters: str) -> frozenset[str]:
+    """Return the keys of a trainer that learns from rewards that may change in a live run, with `hyperparameters`."""
+    return SECTION | _LIMITS | {f"hyperparameters.{key}" for key in RATE | {*hyperparameters}}
+
+
+class TrainerConfig(Section):
+    """Parent of all trainers: what each of them has."""
+
+    head: ClassVar[str] = "gaussian"
+    """How the columns of the policy's last layer become actions: a key of `ludus.collector.heads.HEADS`, or a plug-in.
+    """
+    implementation: ClassVar[str] = ""
+    """Of a plug-in: `module:class` of the `worker.learning.algorithms.algorithm.Algorithm` that workers build, as
+    `Trainer(config, spec, device, seed, signals, expert)`.
+    """
+    amendable: ClassVar[frozenset[str]] = SECTION
+    """The keys that may change while a run goes on: numbers that are read again for every update."""
+    trainer_type: str
+    """The algorithm."""
+    hyperparameters: Hyperparameters
+    """The algorithm's numbers."""
+    network_settings: NetworkSettings = NetworkSettings()
+    """The policy's network."""
+    max_steps: Steps = Field(default=500_000, ge=1, le=MAX_STEPS)
+    """Agent steps after which training of this behavior ends; linear schedules reach their floor there. A fraction is
+    cut. Typical: 500,000 to 10,000,000.
+    """
+    summary_freq: Whole = Field(default=50_000, ge=1, le=MAX_STEPS)
+    """Agent steps between points of the metrics."""
+    keep_checkpoints: Whole = Field(default=5, ge=1, le=100_000)
+    """Number of newest periodic checkpoints to keep; a large number keeps all."""
+    even_checkpoints: Flag = False
+    """Spread `keep_checkpoints` checkpoints evenly over `max_steps`."""
+    checkpoint_interval: Whole = Field(default=500_000, ge=1, le=MAX_STEPS)
+    """Agent steps between checkpoints; `max_steps` // `keep_checkpoints` if `even_checkpoints`."""
+    init_path: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """As `initialize_from`, but a path on the disk of a trainer that runs alone (`python -m worker.trainer CONFIG`): a
+    `checkpoint.pt` of ML-Agents, or the folder of a checkpoint. A server refuses it: upload the file, and name it in
+    `initialize_from`.
+    """
+    initialize_from: Own[CheckpointId | None] = None
+    """Begin, at step 0, with the networks and optimizers of this checkpoint: one of any run, or one of ML-Agents that
+    was uploaded (`ludus checkpoint upload FILE`). They must have the configured form. Of a run's checkpoint the
+    behavior of the same name is used, or the only one.
+    """
+
+    @field_validator("initialize_from")
+    @classmethod
+    def _one_source(cls, initialize_from: str | None, info: ValidationInfo) -> str | None:
+        if initialize_from is not None and info.data.get("init_path") is not None:
+            raise config_error(
+                "contradiction",
+                "init_path and initialize_from both say what to begin with; keep one",
+                at="initialize_from",
+            )
+        return initialize_from
+
+    @field_validator("network_settings")
+    @classmethod
+    def _sequences_fit(cls, network_settings: NetworkSettings, info: ValidationInfo) -> NetworkSettings:
+        memory, hyperparameters = network_settings.memory, info.data.get("hyperparameters")
+        if memory is None or hyperparameters is None or memory.sequence_length <= hyperparameters.batch_size:
+            return network_settings
+        raise config_error(
+            "contradiction",
+            f"network_settings.memory.sequence_length ({memory.sequence_length}) is larger than "
+            f"hyperparameters.batch_size ({hyperparameters.batch_size}), so that no sequence fits into a batch; lower "
+            "sequence_length or raise batch_size (best to a multiple of sequence_length)",
+            at="network_settings.memory.sequence_length",
+        )
+
+    @field_validator("checkpoint_interval")
+    @classmethod
+    def _spread(cls, checkpoint_interval: int, info: ValidationInfo) -> int:
+        data = info.data
+        if not (data.get("even_checkpoints") and "max_steps" in data and "keep_checkpoints" in data):
+            return checkpoint_interval
+        max_steps, keep_checkpoints = data["max_steps"], data["keep_checkpoints"]
+        if keep_checkpoints > max_steps:
+            raise config_error(
+                "contradiction",
+                f"even_checkpoints spreads keep_checkpoints ({keep_checkpoints}) over max_steps ({max_steps}), which "
+                "are fewer; lower keep_checkpoints or set even_checkpoints to false",
+                at="keep_checkpoints",
+            )
+        interval: int = max_steps // keep_checkpoints
+        return interval
+
+
+class ReinforcementConfig(TrainerConfig):
+    """Parent of the trainers that learn from rewards by playing."""
+
+    reward_signals: RewardSignals = RewardSignals(extrinsic=ExtrinsicConfig())
+    """The reward signals. If given, only the listed signals exist."""
+    behavioral_cloning: BehavioralCloningConfig | None = None
+    """Imitation of demonstrations beside the trainer's own objective; null = none."""
+    time_horizon: Whole = Field(default=64, ge=1, le=1_000_000)
+    """Maximum number of steps of one agent in a segment, before it bootstraps: longer is less biased and noisier; it
+    should cover events that depend on each other. Typical: 32 to 2,048. Under `sac` it does not change the result (see
+    "Which trainer?").
+    """
+    threaded: Flag = False
+    """Collect experience while learning, at most one buffer ahead. False = lockstep, reproducible."""
+    divergence: Own[DivergenceSettings] = DivergenceSettings()
+    """When to warn, or to end the run, because the policy has stopped learning."""
+    self_play: SelfPlaySettings | None = None
+    """Teams learn in turns, against earlier versions of the policy; null = all at once."""
+
+
+class OffPolicyConfig(ReinforcementConfig):
+    """Parent of the trainers that learn from a replay buffer."""
+
+    hyperparameters: OffPolicyHyperparameters = OffPolicyHyperparameters()

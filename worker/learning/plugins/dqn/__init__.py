@@ -1,0 +1,3 @@
+"""Deep Q-learning."""
+
+from worker.learning.plugins.dqn.algorithm import DQN as DQN
