@@ -127,7 +127,8 @@ class CloneLearner(BaseLearner):
             device=device,
             graph=acting_graph(self.algorithm.actor),
         )
-        self._collectors.admit(announced, policy, Arena.create(announced, 1))
+        arena = Arena.create(announced, 1, memory_size=self.algorithm.actor.memory_size)
+        self._collectors.admit(announced, policy, arena)
         self._registered = True
         self._publish()
         self._collectors.grant_unrecorded(self.name)

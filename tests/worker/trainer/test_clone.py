@@ -117,9 +117,13 @@ def test_a_stopped_clone_leaves_a_checkpoint_of_where_it_was(start: StartTrainer
     assert (Path(checkpoint["folder"]) / "Echo.onnx").exists()
 
 
-def test_a_simulator_that_dials_in_evaluates_exact_steps(start: StartTrainer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("memory", [None, {"memory_size": 8, "sequence_length": 4}], ids=["no memory", "memory"])
+def test_a_simulator_that_dials_in_evaluates_exact_steps(
+    start: StartTrainer, tmp_path: Path, memory: dict[str, int] | None
+) -> None:
     # Learning takes a moment only: it is the evaluations that wait for the simulator.
-    messages = start(document(show(tmp_path / "expert.npz"), grace=60.0)).played_by(Echo())
+    network = {"hidden_units": 16, "num_layers": 1, "memory": memory}
+    messages = start(document(show(tmp_path / "expert.npz"), 60.0, network_settings=network)).played_by(Echo())
 
     returns = points_of(messages, "Evaluation/Cumulative Reward")
     assert list(returns) == [100, 200, 250]
