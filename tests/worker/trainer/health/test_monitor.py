@@ -12,8 +12,8 @@ from ludus.config.behavior import BehaviorConfig
 from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from server.ladders.refs import PlayedMatch
+from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.rollouts import make_rollout, make_spec
-from tests.worker.test_variants import demonstrate
 from worker.experience.rollout import Rollout
 from worker.trainer.health.monitor import MISSES, HealthMonitor, whole_lengths
 
@@ -310,7 +310,9 @@ def test_demonstrations_of_another_length_than_the_games_episodes_count_too() ->
 
 
 def test_parts_of_demonstrated_episodes_say_nothing_of_their_length() -> None:
-    assert whole_lengths(demonstrate(make_spec(branches=(2,)), steps=17)).tolist() == [10]  # stopped in the second one
+    stopped_in_its_second = make_demonstration(make_spec(branches=(2,)), (10, 7), "ec")
+
+    assert whole_lengths(stopped_in_its_second).tolist() == [10]
 
 
 def test_a_discriminator_that_is_always_right_is_found() -> None:
