@@ -80,7 +80,7 @@ SCENARIOS = (
     Scenario("16 x 1 discrete", 16, 1, DISCRETE),
     Scenario("16 x 12 discrete", 16, 12, DISCRETE),
     Scenario("256 x 1, one frozen", 256, 1, DISCRETE, frozen=1),
-    Scenario("1 x 4 pictures", 1, 4, PICTURE, round=1_000, rate=800),
+    Scenario("1 x 4 pictures", 1, 4, PICTURE, round=1_000, rate=2_500),
     Scenario("1 x 12 memory", 1, 12, CONTINUOUS, network=MEMORY),
 )
 

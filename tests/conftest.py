@@ -80,6 +80,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Wait for what a test does later (`threading.Timer`) before the fixtures that it uses are torn down."""
+    try:
+        return (yield)
+    finally:
+        for thread in threading.enumerate():
+            if isinstance(thread, threading.Timer):
+                thread.join(10)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _quick_starts() -> Iterator[None]:
     """Hide what costs the processes that tests start much time, and that none needs (tests/without)."""
