@@ -131,6 +131,14 @@ def test_a_worker_without_the_plug_in_is_not_given_the_run_and_the_run_says_what
     assert no_slot_serves(demand, {Offer(0, frozenset({"trainers.a2c", "rewards.effort"})): 1}) is None
 
 
+def test_a_run_that_names_more_plug_ins_than_a_demand_has_labels_is_refused(site: Path) -> None:
+    package(site, "many", "", rewards="\n".join(f"signal{number} = many:Signal" for number in range(9)))
+    signals = {f"signal{number}": {} for number in range(9)}
+
+    with pytest.raises(InvalidConfig, match="with its plug-ins the run demands 9 labels"):
+        Demand.of({"behaviors": {"A": {"trainer_type": "ppo", "reward_signals": signals}}})
+
+
 def test_versions_are_those_of_the_packages(site: Path) -> None:
     package(site, "calm", "", rewards="calm = calm:Nothing")
 

@@ -22,11 +22,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ludus.plugins import Kind, added
+from server.kit.errors import InvalidConfig, Problem
 from server.kit.scheduling import SchedulingSettings
 
 LARGEST = 400
-"""Characters of a demand's text: what 8 labels of 40 characters take, and a little more."""
-
+"""Characters of a demand's text: what `MOST_LABELS` of 40 characters take, and a little more."""
+MOST_LABELS = 8
 
 _NAME = re.compile(r"[0-9]{1,2}(;[A-Za-z0-9._-]{1,40}(,[A-Za-z0-9._-]{1,40}){0,7})?")
 
@@ -50,9 +51,19 @@ class Demand:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """Return what a resolved configuration demands: its section `resources`, and the plug-ins that it names."""
+        """Return what a resolved configuration demands: its section `resources`, and the plug-ins that it names.
+
+        Raises InvalidConfig for more labels than a demand may have.
+        """
         resources = config.get("resources") or {}
         labels = {*(resources.get("labels") or ()), *_plugins_in(config)}
+        if len(labels) > MOST_LABELS:
+            message = (
+                f"with its plug-ins the run demands {len(labels)} labels of a worker, at most {MOST_LABELS} are legal"
+            )
+            raise InvalidConfig(
+                [Problem("resources.labels", "out_of_range", f"{message}: {', '.join(sorted(labels))}")]
+            )
         return cls(int(resources.get("gpu") or 0), frozenset(labels))
 
     @classmethod
