@@ -7,7 +7,6 @@ from pydantic import TypeAdapter
 
 from ludus.config.behavior import TRAINERS, BehaviorConfig, CloneConfig
 from ludus.config.network import NetworkSettings
-from ludus.config.plugins.dqn import DQNConfig
 from ludus.config.trainer import ReinforcementConfig
 from tests.server.config.checks import DEMONSTRATION, behavior, codes_of, config_of, ppo_of, problem_of
 
@@ -22,31 +21,6 @@ def test_the_table_of_trainers_is_the_union() -> None:
 
 
 # Trainers
-
-
-def test_dqn_explores_less_and_less_and_has_its_extensions_by_choice() -> None:
-    config = config_of(behavior(trainer_type="dqn"))
-
-    assert isinstance(config, DQNConfig)
-    hyper = config.hyperparameters
-    assert (hyper.exploration_initial_eps, hyper.exploration_final_eps, hyper.exploration_steps) == (1.0, 0.05, None)
-    assert (hyper.double, hyper.dueling, hyper.n_step, hyper.prioritized) == (True, False, 1, False)
-    assert config.head == "epsilon_greedy"
-
-
-@pytest.mark.parametrize(
-    ("section", "path", "named"),
-    [
-        ({"network_settings": {"memory": {}}}, "network_settings.memory", "has no memory"),
-        ({"behavioral_cloning": DEMONSTRATED}, "behavioral_cloning", "learns values of choices"),
-    ],
-)
-def test_what_dqn_does_not_have_is_refused_with_the_way_out(section: dict[str, Any], path: str, named: str) -> None:
-    problem = problem_of(behavior(trainer_type="dqn", **section))
-
-    assert (problem.path, problem.code) == (f"behaviors.A.{path}", "contradiction")
-    assert named in problem.message
-    assert "sac" in problem.message
 
 
 def test_a_clone_needs_demonstrations_and_nothing_else() -> None:
@@ -68,22 +42,6 @@ def test_a_clone_has_nothing_that_only_players_need(key: str) -> None:
 # Networks
 
 
-@pytest.mark.parametrize("trainer", ["ppo", "sac", "poca"])
-def test_a_sequence_longer_than_a_batch_is_refused(trainer: str) -> None:
-    document = behavior(
-        trainer_type=trainer, hyperparameters={"batch_size": 32}, network_settings={"memory": {"sequence_length": 33}}
-    )
-
-    problem = problem_of(document)
-
-    assert (problem.path, problem.code) == ("behaviors.A.network_settings.memory.sequence_length", "contradiction")
-    assert "sequence_length (33)" in problem.message
-    assert "batch_size (32)" in problem.message
-    assert config_of(
-        behavior(hyperparameters={"batch_size": 32}, network_settings={"memory": {"sequence_length": 32}})
-    ).network_settings.memory
-
-
 def test_units_that_poca_cannot_share_among_its_heads_are_refused() -> None:
     problem = problem_of(behavior(trainer_type="poca", network_settings={"hidden_units": 30}))
 
@@ -91,12 +49,6 @@ def test_units_that_poca_cannot_share_among_its_heads_are_refused() -> None:
     assert "hidden_units (30) is no multiple of the 4 attention heads" in problem.message
     assert "take 28 or 32" in problem.message
     assert config_of(behavior(network_settings={"hidden_units": 30})).network_settings.hidden_units == 30
-
-
-def test_a_sequence_is_not_judged_by_a_batch_that_is_wrong_itself() -> None:
-    document = behavior(hyperparameters={"batch_size": 0}, network_settings={"memory": {}})
-
-    assert codes_of(document) == {"behaviors.A.hyperparameters.batch_size": "out_of_range"}
 
 
 @pytest.mark.parametrize(("size", "code"), [(127, "invalid_value"), (0, "out_of_range"), (-2, "out_of_range")])
