@@ -131,6 +131,14 @@ def test_a_worker_without_the_plug_in_is_not_given_the_run_and_the_run_says_what
     assert no_slot_serves(demand, {Offer(0, frozenset({"trainers.a2c", "rewards.effort"})): 1}) is None
 
 
+def test_a_label_that_is_missing_and_a_plug_in_is_said_to_be_one(site: Path) -> None:
+    package(site, "calm", "", rewards="calm = calm:Nothing")
+
+    reason = no_slot_serves(Demand(labels=frozenset({"rewards.calm"})), {Offer(0): 1})
+
+    assert "none has the label rewards.calm; these are plug-ins: rewards.calm (install calm there)" in str(reason)
+
+
 def test_a_run_that_names_more_plug_ins_than_a_demand_has_labels_is_refused(site: Path) -> None:
     package(site, "many", "", rewards="\n".join(f"signal{number} = many:Signal" for number in range(9)))
     signals = {f"signal{number}": {} for number in range(9)}

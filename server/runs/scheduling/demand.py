@@ -150,6 +150,8 @@ def no_slot_serves(demand: Demand, offers: Mapping[Offer, int], pools: Collectio
         why = f"the largest has {largest}" if largest else "none has a GPU"
     else:
         why = "none has all of it together"
+    plugins = [f"{plugin.label} (install {plugin.package} there)" for plugin in added() if plugin.label in missing]
+    why += f"; these are plug-ins: {', '.join(plugins)}" if plugins else ""
     live = sum(offers.values())
     slots = f"{live} live slot{'s' * (live > 1)}"
     return (
