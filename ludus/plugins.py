@@ -135,6 +135,9 @@ def broken(name: str | None = None) -> list[BrokenPlugin]:
 
 
 def load_object(path: str) -> Any:
-    """Return what `module:name` means. Raises ImportError or AttributeError."""
+    """Return the object that a plug-in names as `module:name`. Raises PluginError."""
     module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except Exception as error:  # a stranger's code
+        raise PluginError(f"the plug-in names {path}, which cannot be used: {type(error).__name__}: {error}") from error

@@ -26,6 +26,6 @@ class Adapter:
     modules: tuple[str, ...] = ()
     """Modules of the library, without which no game can be made."""
     packages: str = ""
-    """What `pip install` needs for them."""
+    """The packages that have these modules: `pip install` gets them as arguments."""
     has_teams: bool = True
     """Whether its games may have several players."""

@@ -18,7 +18,7 @@ from ludus.play.episodes import team_of
 from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.play.scripted import ScriptedSimulation
-from ludus.plugins import Kind, broken, load_all, load_object
+from ludus.plugins import Kind, PluginError, broken, load_all, load_object
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.crashes import GameNotMade
 from ludus.sdk.simulation import Simulation
@@ -47,7 +47,7 @@ class Source:
     seed_parameter: str | None = None
 
     def make(self, count: int = 1, seed: int | None = None) -> Simulation:
-        """Make `count` games. Raises ImportError without the library, and the errors of the library and the game."""
+        """Make `count` games. Raises PluginError without the library, and the errors of the library and the game."""
         if os.getcwd() not in sys.path:  # noqa: PTH109  as text
             sys.path.insert(0, os.getcwd())  # noqa: PTH109  one's own games lie in the working directory
         adapter = ADAPTERS[self.library]
@@ -178,5 +178,5 @@ def try_to_make(source: Source) -> Simulation:
         if error.trace is not None:
             echo(error.trace, err=True, kept=LINES)
         raise click.UsageError(str(error)) from None
-    except ValueError as error:
+    except (ValueError, PluginError) as error:
         raise click.UsageError(f"{source.name} cannot be simulated: {error}") from None

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from ludus.collector.activations import FloatArray
-from ludus.plugins import Kind, installed, load
+from ludus.plugins import Kind, PluginError, installed, load
 
 HALF_LOG_TWO_PI = 0.9189385332046727
 LOG_TWO = 0.6931471805599453
@@ -225,12 +225,12 @@ HEADS: Mapping[str, Head] = {
 
 @cache
 def head_of(name: str) -> Head:
-    """Return the head of a name. Raises LookupError for a plug-in that is not installed here, or is broken."""
+    """Return the head of a name. Raises PluginError where its plug-in is not installed, or is broken."""
     if name in HEADS:
         return HEADS[name]
     plugin = installed(Kind.EXPLORERS).get(name)
     if plugin is None:
-        raise LookupError(f"the explorer {name!r} is not installed here; install the plug-in that has it")
+        raise PluginError(f"the explorer {name!r} is not installed here; install the plug-in that has it")
     head: Head = load(plugin, Head)
     return head
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ludus.config.behavior import TRAINERS
-from ludus.plugins import OWN, Kind, added, installed
+from ludus.plugins import OWN, Kind, PluginError, added, installed, load_object
 from server.config.resolution import resolve
 from server.kit.errors import InvalidConfig
 from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
@@ -23,12 +23,17 @@ EXAMPLE = ROOT / "examples" / "plugin"
 CONFIG = (EXAMPLE / "config.yaml").read_text()
 
 
+def install(source: Path, folder: Path) -> None:
+    """Install a package by pip, without the network."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, source], check=True)
+
+
 @pytest.fixture(scope="module")
 def tutorial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example, installed by pip into a folder of its own."""
     folder = tmp_path_factory.mktemp("site")
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", folder, EXAMPLE], check=True)
+    install(EXAMPLE, folder)
     return folder
 
 
@@ -89,6 +94,39 @@ def test_nothing_of_the_core_names_them() -> None:
 
     assert len(core) > 400
     assert named == []
+
+
+def test_the_page_leads_from_an_empty_folder_to_a_reward_in_a_configuration(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "plugins.md").read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (project,) = [text for language, text in blocks if language == "toml"]
+    (config,) = [text for language, text in blocks if language == "yaml"]
+    keys, reward, *_ = [text for language, text in blocks if language == "python"]
+    source = tmp_path / "hunger"
+    (source / "hunger").mkdir(parents=True)
+    (source / "pyproject.toml").write_text(project)
+    for name, text in {"__init__": "", "config": keys, "reward": reward}.items():
+        (source / "hunger" / f"{name}.py").write_text(text)
+    install(source, tmp_path / "site")
+
+    answer = in_a_process(
+        f"""
+from server.config.resolution import resolve
+from tests.worker.learning.test_build import CPU, NONE, make_spec
+from worker.learning.build import build_algorithm
+section = resolve({config!r}).behaviors["CartPole"]
+signals = build_algorithm(section, make_spec(branches=(2,)), CPU, 1, NONE).signals
+print(json.dumps([list(signals.names), section.reward_signals.hunger.cost]))
+""",
+        tmp_path / "site",
+    )
+
+    assert answer == [["extrinsic", "hunger"], 0.1]
+
+
+def test_an_implementation_that_is_not_there_is_an_error_that_names_it() -> None:
+    with pytest.raises(PluginError, match=r"names no_such_package:Reward, .*ModuleNotFoundError"):
+        load_object("no_such_package:Reward")
 
 
 def test_without_the_package_a_configuration_that_names_it_is_refused() -> None:

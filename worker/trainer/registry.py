@@ -14,6 +14,7 @@ from ludus.config.problems import join_path
 from ludus.config.rewards import GAILConfig
 from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import DemonstrationError
+from ludus.plugins import PluginError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
@@ -79,7 +80,7 @@ class BehaviorRegistry:
                 self._begin_learning(config, spec)
         except UnsupportedSpec as error:
             self._attempt.refuse(spec, CloseCode.BAD_SPEC, str(error))
-        except (DemonstrationError, InitializationError) as error:
+        except (DemonstrationError, InitializationError, PluginError) as error:
             reason = self._sentence(spec.behavior, error)
             self._attempt.refuse(spec, CloseCode.BAD_SPEC, reason)
             if spec.behavior not in self._attempt.learners:
@@ -332,7 +333,7 @@ class BehaviorRegistry:
             name=learner.spec.name,
         )
 
-    def _sentence(self, behavior: str, error: DemonstrationError | InitializationError | UnsupportedSpec) -> str:
+    def _sentence(self, behavior: str, error: Exception) -> str:
         """Return the error with its place: of demonstrations the whole path of their key."""
         return f"{self._section(behavior)}.{error}" if isinstance(error, DemonstrationError) else str(error)
 
