@@ -136,7 +136,8 @@ def up(
 
     def announce(ready: "Ready") -> None:
         console.say(f"ready: pages and HTTP API {ready.api} (described at {ready.api}/docs)")
-        console.say(f"simulators join {ready.gateway}")
+        pages = f", those without gRPC {ready.websocket}" if ready.websocket else ""
+        console.say(f"simulators join {ready.gateway}{pages}")
         console.say(f"logs in {settings.home / 'logs'}; Ctrl-C stops")
         if ready_file is not None:
             unfinished = ready_file.with_name(f"{ready_file.name}.tmp")

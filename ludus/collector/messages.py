@@ -101,9 +101,10 @@ class Alive(Message):
 
 @dataclass(frozen=True, slots=True)
 class Listening(Message):
-    """The collector serves on this port."""
+    """The collector serves on this port, and WebSockets on another one (0: none)."""
 
     port: int
+    websocket_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,14 @@ from ludus.collector.channel import Channel, ChannelClosedError, Frame
 from ludus.collector.messages import Kind, read
 from ludus.collector.policy import PolicyFactory
 from ludus.collector.server import CollectorServer
-from ludus.collector.service import SimulationHandler, join_handler, make_server, relayed
+from ludus.collector.service import SimulationHandler, join_handler, make_server, most_bytes, relayed
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, unpack
 from ludus.collector.unity.service import UnityHandler
 from ludus.http2.server import Http2Server
 from ludus.logging import bind_process, configure_logging, redirect_output
 from ludus.protocol.options import SERVICE
+from ludus.websocket import WebSocketServer
 
 log = structlog.get_logger()
 
@@ -61,18 +62,26 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     simulators = SimulationHandler(collector.host)
     players = [UnityHandler(collector.host, tickets=settings.ticket_key is not None)]
     server.add_generic_rpc_handlers((simulators, *players))
-    servers = [server]
+    servers: list[grpc.aio.Server | Http2Server | WebSocketServer] = [server]
     if settings.ticket_key is None:
         join = {"Join": join_handler(lambda: relayed(settings.run_id))}  # a trainer that runs alone has no gateway
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.strip("/"), join),))
-    port = collector.host.port = bind(server, settings, start.index)
+    port, websocket_port = bind(server, settings, start.index), 0
+    websockets = WebSocketServer(most_bytes(settings.max_message_bytes), settings.websocket_origins or (), settings.tls)
+    websockets.add_generic_rpc_handlers((simulators,))
+    for candidate in websocket_ports(settings, start.index):
+        with contextlib.suppress(OSError):  # gateways relay where no port is free
+            websocket_port = websockets.add_port(settings.bind_host, candidate)
+            servers.append(websockets)
+            break
+    collector.host.ports = (port, websocket_port)
     if settings.unity_port is not None:
         # Clients of this port are on this host: no ticket.
         players.append(UnityHandler(collector.host, tickets=False))
         servers.append(_serve_unity_port(settings, settings.unity_port, players[-1]))
     for each in servers:
         await each.start()
-    collector.link.tell(messages.Listening(port))
+    collector.link.tell(messages.Listening(port, websocket_port))
     collector.listen()
     ticking = loop.create_task(collector.tick_forever())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,20 +106,29 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
         raise failure
 
 
+def websocket_ports(settings: CollectorSettings, index: int) -> Sequence[int]:
+    """Return the ports that a collector tries for WebSockets, in their order; none where it has none."""
+    chosen = settings.websocket_range or settings.port_range is None
+    return _ports(settings.websocket_range, index) if chosen and settings.websocket_origins is not None else ()
+
+
+def _ports(between: tuple[int, int] | None, index: int) -> Sequence[int]:
+    """Return the ports that a collector tries, in their order; each begins at another one."""
+    if between is None:
+        return (0,)
+    first, last = between
+    count = last - first + 1
+    return [first + (index + offset) % count for offset in range(count)]
+
+
 def bind(server: grpc.aio.Server | Http2Server, settings: CollectorSettings, index: int) -> int:
     """Take a port of the range, or any; raise OSError when all are taken, and ValueError for a bad file of TLS."""
     host = f"[{settings.bind_host}]" if ":" in settings.bind_host else settings.bind_host
-    if settings.port_range is None:
-        ports: list[int] = [0]
-    else:
-        first, last = settings.port_range
-        count = last - first + 1
-        ports = [first + (index + offset) % count for offset in range(count)]
     credentials = None
     if settings.tls is not None:
         settings.tls.check()  # gRPC would call a bad file a port that is taken
         credentials = settings.tls.credentials()
-    for port in ports:
+    for port in _ports(settings.port_range, index):
         try:
             if credentials is None or isinstance(server, Http2Server):
                 bound = server.add_insecure_port(f"{host}:{port}")

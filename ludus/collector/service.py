@@ -118,6 +118,14 @@ def relayed(run_id: str) -> pb.JoinResponse:
     return pb.JoinResponse(assignment=pb.Assignment(relay=True, run_id=run_id))
 
 
+def most_bytes(max_message_bytes: int) -> int:
+    """Return the largest message that a server takes: more than allowed, so that the session can name the mistake.
+
+    Beyond, the server says RESOURCE_EXHAUSTED.
+    """
+    return 2 * max_message_bytes + (1 << 20)
+
+
 def make_server(
     max_message_bytes: int, host: str, *, tls: bool = False, share_port: bool = False
 ) -> grpc.aio.Server | Http2Server:
@@ -125,8 +133,7 @@ def make_server(
 
     Its port is its own, a taken one is an error, unless it is to be shared with other collectors.
     """
-    # More than allowed passes, so that the session can name the mistake; beyond, the server says RESOURCE_EXHAUSTED.
-    most = 2 * max_message_bytes + (1 << 20)
+    most = most_bytes(max_message_bytes)
     if is_loopback(host) and not tls:
         return Http2Server(most, share_port=share_port)
     return grpc.aio.server(

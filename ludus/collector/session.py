@@ -7,7 +7,7 @@ in a session, the others don't notice.
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -86,8 +86,8 @@ class Host:
     stats: StatSums
     """Numbers that simulators have reported since the last report to the learner."""
     connections: Connections = field(default_factory=Connections)
-    port: int = 0
-    """Port on which the collector listens, once it does."""
+    ports: Collection[int] = ()
+    """Ports on which the collector listens, once it does."""
 
 
 class Session(ABC):
@@ -254,7 +254,7 @@ class Session(ABC):
         if tickets is None:
             return next(self._host.numbers) if former is None else former
         try:
-            claims = tickets.read(ticket, self._host.port, now)
+            claims = tickets.read(ticket, self._host.ports, now)
             tickets.spend(ticket, claims, session_id, now)
         except TicketExpired as error:
             raise ProtocolError(CloseCode.TICKET_EXPIRED, str(error)) from None

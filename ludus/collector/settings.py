@@ -37,6 +37,10 @@ class CollectorSettings:
     tls_key: str | None = None
     tls_client_ca: str | None = None
     """PEM file of the authority of simulators' certificates; given, they must show one."""
+    websocket_origins: tuple[str, ...] | None = None
+    """Origins of pages that may connect by WebSockets, beside those of this machine; None: nobody may."""
+    websocket_range: tuple[int, int] | None = None
+    """Ports for WebSockets. None: any, if `port_range` is None, too, else there are none: gateways relay."""
     environment_parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     """Environment parameters; native simulators get values that are drawn for them."""
     parameter_set: int = 0

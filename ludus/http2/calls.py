@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import grpc
 import grpc.aio
@@ -13,6 +13,17 @@ EOF: Final[Any] = getattr(grpc.aio, "EOF")  # noqa: B009  the type stubs do not 
 """Stands for the next message where a stream has ended."""
 BROKEN: Final = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """Errors of a call that has broken."""
+
+
+class CallDetails(NamedTuple):
+    """A call as handlers choose by it: `grpc.HandlerCallDetails`."""
+
+    method: str
+    invocation_metadata: Metadata
+
+
+class CallAborted(Exception):
+    """A handler ended its call with a status."""
 
 
 class ExchangeCall(Protocol):
@@ -90,3 +101,11 @@ class GrpcCall:
             self._queue.clear()
         finally:
             self._writing = None
+
+
+async def answer_unary(handler: Any, data: bytes, call: UnaryCall) -> bytes:
+    """Return the answer of a unary method's handler to a request, both as bytes."""
+    request = data if handler.request_deserializer is None else handler.request_deserializer(data)
+    response = await handler.unary_unary(request, call)
+    answer: bytes = response if handler.response_serializer is None else handler.response_serializer(response)
+    return answer

@@ -5,13 +5,13 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import grpc
 import grpc.aio
 
-from ludus.http2.calls import EOF
+from ludus.http2.calls import EOF, CallAborted, CallDetails, answer_unary
 from ludus.http2.connection import MOST_STREAMS, Connection
 from ludus.http2.frames import (
     DATA,
@@ -43,17 +43,6 @@ _UNKNOWN, _UNIMPLEMENTED = 2, 12
 
 Work: TypeAlias = Callable[[], Coroutine[object, None, object]]
 """Begins a handler."""
-
-
-class _Details(NamedTuple):
-    """A call as handlers choose by it: `grpc.HandlerCallDetails`."""
-
-    method: str
-    invocation_metadata: Metadata
-
-
-class _Aborted(Exception):
-    """A handler ended its call with a status."""
 
 
 class ServerCall(Stream):
@@ -101,7 +90,7 @@ class ServerCall(Stream):
         """End the call with a status. Raises always."""
         self._trailing = trailing_metadata
         self.end_with(code.value[0], details)
-        raise _Aborted
+        raise CallAborted
 
     def put(self, message: bytes) -> None:
         """Send a message, or what the windows allow of it; the rest follows, if it is not too much."""
@@ -200,7 +189,7 @@ class _ServerConnection(Connection):
             self.reset(call, ErrorCode.REFUSED_STREAM)
             self.calm.disturb()
             return
-        call.handler = self._server.handler(_Details(method, metadata))
+        call.handler = self._server.handler(CallDetails(method, metadata))
         if call.handler is None:
             call.end_with(_UNIMPLEMENTED, "Method not found!")
         elif call.handler.stream_stream is not None:
@@ -264,7 +253,7 @@ class _ServerConnection(Connection):
         """Run a handler; its end is the call's."""
         try:
             await work()
-        except _Aborted:
+        except CallAborted:
             pass
         except asyncio.CancelledError:
             call.end_with(1, "the server stops")
@@ -276,10 +265,7 @@ class _ServerConnection(Connection):
 
     @staticmethod
     async def _unary(call: ServerCall, data: bytes) -> None:
-        handler = call.handler
-        request = data if handler.request_deserializer is None else handler.request_deserializer(data)
-        response = await handler.unary_unary(request, call)
-        call.reply(response if handler.response_serializer is None else handler.response_serializer(response))
+        call.reply(await answer_unary(call.handler, data, call))
 
 
 class Http2Server:
@@ -320,7 +306,7 @@ class Http2Server:
         self._sockets.append(bound)
         return int(bound.getsockname()[1])
 
-    def handler(self, details: _Details) -> Any:
+    def handler(self, details: CallDetails) -> Any:
         """Return the handler of a method; None if there is none."""
         services = (handlers.service(details) for handlers in self._handlers)
         return next((handler for handler in services if handler is not None), None)

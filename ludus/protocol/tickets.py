@@ -12,6 +12,7 @@ import binascii
 import hashlib
 import hmac
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 
 MIN_KEY_BYTES = 32
@@ -87,15 +88,15 @@ class TicketChecker:
         self._spent: dict[str, float] = {}
         """Tickets that have opened a session, until they expire: a copy of one opens none."""
 
-    def read(self, ticket: str, port: int, now: float) -> TicketClaims:
-        """Return the content of a ticket for this process, which listens on `port`. `now` in seconds since 1970.
+    def read(self, ticket: str, ports: Collection[int], now: float) -> TicketClaims:
+        """Return the content of a ticket for this process, which listens on `ports`. `now` in seconds since 1970.
 
         Raises TicketInvalid, or TicketExpired: joining again gives a fresh one.
         """
         claims = verify(self._key, ticket, now)
         if (claims.run_id, claims.attempt) != self._attempt:
             raise TicketExpired("the ticket is for another attempt; join again for a fresh one")
-        elsewhere = claims.endpoint and claims.endpoint.rpartition(":")[2] != str(port)
+        elsewhere = claims.endpoint and claims.endpoint.rpartition(":")[2] not in map(str, ports)
         if elsewhere or claims.generation not in {None, self._generation}:
             raise TicketExpired("the ticket is for another collector; join again for one of this one")
         return claims

@@ -118,6 +118,14 @@ class TlsFiles:
         except OSError as error:
             raise _unreadable(self.key, error) from None
 
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS context of a server. With `client_ca`, clients must show a certificate that it signed."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.client_ca)
+        context.load_cert_chain(self.certificate, self.key)
+        if self.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
     def credentials(self) -> "grpc.ServerCredentials":
         """Return the credentials of a gRPC server. With `client_ca`, clients must show a certificate that it signed."""
         import grpc  # noqa: PLC0415  the process above the embedded stack checks these files, and needs no gRPC

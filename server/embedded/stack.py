@@ -19,7 +19,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from ludus.backoff import Backoff
 from ludus.child_process import ChildProcess, RestartedProcess, describe_exit
 from server.embedded.console import Console, LogTail
 from server.kit.listening import LOOPBACK, ApiSettings
-from server.kit.ports import CannotStart, address, api_is_ready, listen, listens, reserve
+from server.kit.ports import WEBSOCKETS, CannotStart, address, api_is_ready, listen, listens, reserve
 from server.kit.processes import MARK, AlreadyLocked, FileLock, sweep
 from server.kit.settings import Settings
 
@@ -61,6 +61,8 @@ class Ready:
     """Address of the HTTP API, without a slash at the end."""
     gateway: str
     """`host:port` for simulators."""
+    websocket: str | None
+    """Address of the gateway for simulators without HTTP/2, `ws://host:port`; None: it takes none."""
     home: str
     pid: int
 
@@ -132,13 +134,15 @@ class Stack:
         with (
             listen(self._settings.api.host, self._settings.api.port) as api_socket,
             reserve(self._settings.gateway.host, self._settings.gateway.port) as gateway_socket,
+            self._reserve_websocket(gateway_socket.getsockname()[1]) as websocket_socket,
             self._interrupts,
         ):
             gateway_port = gateway_socket.getsockname()[1]
+            websocket_port = "off" if websocket_socket is None else websocket_socket.getsockname()[1]
             reaper = start_orphan_reaper(self._mark, lock)
             try:
-                self._start(api_socket, gateway_port)
-                ready = self._wait_until_ready(api_socket.getsockname()[1], gateway_port)
+                self._start(api_socket, gateway_port, websocket_port)
+                ready = self._wait_until_ready(api_socket.getsockname()[1], gateway_port, websocket_port)
                 on_ready(ready)
                 while True:
                     for name, child in self._children.items():
@@ -155,8 +159,20 @@ class Stack:
                 reaper.wait()
                 lock.release()
 
-    def _start(self, api_socket: socket.socket, gateway_port: int) -> None:
-        environment = {**self._environment(api_socket.getsockname()[1], gateway_port), AWAIT: str(READY_SECONDS)}
+    def _reserve_websocket(self, gateway_port: int) -> socket.socket | nullcontext[None]:
+        """Take the port for WebSockets: the one that is set, else that behind the gateway's, or any that is free."""
+        settings = self._settings.gateway
+        if "websocket_port" in settings.model_fields_set:
+            port = settings.websocket_port
+            return nullcontext() if port == "off" else reserve(settings.host, port, WEBSOCKETS)
+        try:
+            return reserve(settings.host, (gateway_port + 1) % 65536 if settings.port else 0, WEBSOCKETS)
+        except CannotStart:
+            return reserve(settings.host, 0, WEBSOCKETS)
+
+    def _start(self, api_socket: socket.socket, gateway_port: int, websocket_port: int | str) -> None:
+        environment = self._environment(api_socket.getsockname()[1], gateway_port)
+        environment |= {"LUDUS_GATEWAY__WEBSOCKET_PORT": str(websocket_port), AWAIT: str(READY_SECONDS)}
         logs = self._settings.home / "logs"
         logs.mkdir(exist_ok=True)
 
@@ -181,7 +197,7 @@ class Stack:
         start("gateway", "gateway")
         start("controller", "controller")
 
-    def _environment(self, api_port: int, gateway_port: int) -> Mapping[str, str]:
+    def _environment(self, api_port: int, gateway_port: int) -> dict[str, str]:
         # With tickets a simulator that comes back keeps its number, and so its seed. Every stack has its own key.
         has_key = self._settings.gateway.ticket_key is not None
         return {
@@ -199,7 +215,7 @@ class Stack:
             MARK: self._mark,
         }
 
-    def _wait_until_ready(self, api_port: int, gateway_port: int) -> Ready:
+    def _wait_until_ready(self, api_port: int, gateway_port: int, websocket_port: int | str) -> Ready:
         api = address(self._settings.api.host, api_port)
         gateway = address(self._settings.gateway.host, gateway_port)
         began = time.time()
@@ -215,7 +231,10 @@ class Stack:
                 raise CannotStart(f"Not ready after {READY_SECONDS:g} s; see {self._settings.home / 'logs'}.")
             self._pause()
         scheme = "http" if self._settings.api.tls is None else "https"
-        return Ready(f"{scheme}://{api}", gateway, str(self._settings.home), os.getpid())
+        host, tls = self._settings.gateway.host, self._settings.gateway.tls
+        where = address(host, websocket_port) if isinstance(websocket_port, int) else None
+        websocket = None if where is None else f"{'ws' if tls is None else 'wss'}://{where}"
+        return Ready(f"{scheme}://{api}", gateway, websocket, str(self._settings.home), os.getpid())
 
     def _pause(self) -> None:
         """Show new log lines, wait a moment, and leave if the stack shall stop."""

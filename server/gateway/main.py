@@ -83,13 +83,23 @@ async def start(
             "LUDUS_GATEWAY__PORT."
         ) from None
     await server.start()
+    if settings.websocket_port != "off":
+        gateway.websockets.add_generic_rpc_handlers(gateway.handlers()[:1])
+        try:
+            gateway.websocket_port = gateway.websockets.add_port(settings.host, settings.websocket_port)
+        except OSError as error:
+            raise CannotStart(
+                f"The gateway can't listen for WebSockets on {settings.host}, port {settings.websocket_port} "
+                f"({error.strerror}). If the port is in use, choose another one with LUDUS_GATEWAY__WEBSOCKET_PORT."
+            ) from None
+        await gateway.websockets.start()
     return server, gateway, port
 
 
 async def stop(server: grpc.aio.Server, gateway: Gateway) -> None:
     """Send relayed simulators away, let calls finish for a while, and end."""
     gateway.close()
-    await server.stop(GRACE_SECONDS)
+    await asyncio.gather(server.stop(GRACE_SECONDS), gateway.websockets.stop(GRACE_SECONDS))
     gateway.release()
 
 

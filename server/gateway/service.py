@@ -29,12 +29,14 @@ from ludus.protocol.options import (
     CLOSE_METADATA,
     COLLECTOR_SERVICE,
     EXCHANGE,
+    MAX_MESSAGE_BYTES,
     REASON_METADATA,
     TICKET_METADATA,
     WAITS_METADATA,
 )
 from ludus.protocol.tickets import TicketClaims, sign
 from ludus.schemas.tokens import Scope
+from ludus.websocket import WebSocketCall, WebSocketServer
 from server.access.checker import TokenChecker, watch_credentials
 from server.gateway.errors import (
     CollectorLost,
@@ -336,9 +338,11 @@ class Gateway:
         self._waiting = WaitingJoins(placement.progress)
         self.telemetry.held.set_function(lambda: self._waiting.held)
         self.health = Health(SERVICE)
+        self.websockets = WebSocketServer(MAX_MESSAGE_BYTES, settings.origins, settings.tls)
+        self.websocket_port: int | None = None
 
     def handlers(self) -> list[Any]:
-        """Everything that the server answers."""
+        """Everything that the server answers: first what it answers over WebSockets, too."""
         methods: Any = {
             "Join": grpc.unary_unary_rpc_method_handler(functools.partial(self._place, edge=False)),
             "Report": grpc.unary_unary_rpc_method_handler(self._report),
@@ -546,41 +550,41 @@ class Gateway:
                         attempt=assigned.attempt,
                         attributes={"ludus.session.id": request.session_id, "ludus.simulator.number": assigned.number},
                     )
-                return pb.JoinResponse(assignment=self._assignment(assigned, request, principal, edge=edge))
+                collector = self._balancer.choose(assigned, request.session_id)
+                endpoint = str(collector["address"])
+                if isinstance(context, WebSocketCall) and not request.relay:
+                    request.relay = (websocket := collector.get("websocket")) is None
+                    endpoint = endpoint if websocket is None else str(websocket)
+                claims = TicketClaims(
+                    run_id=assigned.run_id,
+                    attempt=assigned.attempt,
+                    session_id=request.session_id,
+                    number=assigned.number,
+                    expires_at=time.time() + self._settings.ticket_seconds,
+                    endpoint=endpoint,
+                    token_id=principal.token_id,
+                    generation=collector.get("generation"),
+                )
+                return pb.JoinResponse(assignment=self._assignment(claims, edge=edge, relay=request.relay))
 
-    def _assignment(
-        self, assigned: Assigned, request: pb.JoinRequest, principal: Principal, *, edge: bool
-    ) -> pb.Assignment:
-        collector = self._balancer.choose(assigned, request.session_id)
-        endpoint = str(collector["address"])
-        seconds = self._settings.ticket_seconds
-        claims = TicketClaims(
-            run_id=assigned.run_id,
-            attempt=assigned.attempt,
-            session_id=request.session_id,
-            number=assigned.number,
-            expires_at=time.time() + seconds,
-            endpoint=endpoint,
-            token_id=principal.token_id,
-            generation=collector.get("generation"),
-        )
+    def _assignment(self, claims: TicketClaims, *, edge: bool, relay: bool) -> pb.Assignment:
         _log.info(
             "collector_assigned" if edge else "simulator_assigned",
-            run_id=assigned.run_id,
-            attempt=assigned.attempt,
-            session_id=request.session_id,
-            number=assigned.number,
-            endpoint=endpoint,
-            relay=request.relay,
+            run_id=claims.run_id,
+            attempt=claims.attempt,
+            session_id=claims.session_id,
+            number=claims.number,
+            endpoint=claims.endpoint,
+            relay=relay,
         )
         return pb.Assignment(
-            address="" if request.relay else endpoint,
+            address="" if relay else claims.endpoint,
             ticket=sign(self._key, claims),
-            ticket_valid_seconds=seconds,
-            relay=request.relay,
+            ticket_valid_seconds=self._settings.ticket_seconds,
+            relay=relay,
             tls=self._tls,
-            simulator_number=assigned.number,
-            run_id=assigned.run_id,
+            simulator_number=claims.number,
+            run_id=claims.run_id,
         )
 
 

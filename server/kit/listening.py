@@ -1,8 +1,9 @@
 """Settings of the parts of the server that listen (HTTP API, gateway, metrics), and of its traces."""
 
+import re
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -13,6 +14,8 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 """Names of this machine for itself."""
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
+ORIGIN: Final = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+"""Of a page, as browsers write it (RFC 6454)."""
 
 
 class Group(BaseModel):
@@ -108,6 +111,15 @@ class GatewaySettings(Listening):
 
     port: Port = 7070
     """Port to listen on; 0 lets the system choose."""
+    websocket_port: Port | Literal["off"] = "off"
+    """Port for simulators that have no HTTP/2, browsers above all; 0 lets the system choose. Where a worker has this
+    setting, its collectors take WebSockets, too. Without it, `ludus up` takes `port` + 1, or a free port.
+    """
+    websocket_origins: str = ""
+    """Origins of pages that may connect by WebSockets, separated by commas: `https://game.example`. `*`: pages of
+    everybody; `null`: files. Pages that this machine serves (`http://localhost:...`) always may, and so may programs
+    that are no browser.
+    """
     advertise: str | None = None
     """`host:port` of the gateway for simulators outside, if it differs."""
     token: SecretStr | None = None
@@ -136,6 +148,19 @@ class GatewaySettings(Listening):
     """How many such questions one gateway holds at once, at most. Beyond that a simulator is told at once to ask again
     after half to all of `hold_seconds`.
     """
+
+    @field_validator("websocket_origins")
+    @classmethod
+    def _are_origins(cls, value: str) -> str:
+        for origin in filter(None, map(str.strip, value.split(","))):
+            if not ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin} is no origin; write https://game.example, without a path, or *, or null")
+        return value
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The origins of `websocket_origins`."""
+        return tuple(filter(None, map(str.strip, self.websocket_origins.split(","))))
 
     @model_validator(mode="after")
     def _tls_of_collectors_is_of_use(self) -> Self:

@@ -22,6 +22,7 @@ class Listener:
 
 API = Listener("HTTP API", "--port", "LUDUS_API__PORT")
 GATEWAY = Listener("gateway", "--gateway-port", "LUDUS_GATEWAY__PORT")
+WEBSOCKETS = Listener("gateway's WebSockets", "another --gateway-port", "LUDUS_GATEWAY__WEBSOCKET_PORT")
 
 
 class CannotStart(Exception):
@@ -50,7 +51,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise _explain(error, host, port, API) from None
 
 
-def reserve(host: str, port: int) -> socket.socket:
+def reserve(host: str, port: int, listener: Listener = GATEWAY) -> socket.socket:
     """Take a port for the gateway, any free one if it is 0, without listening: gRPC can't be given an open socket.
 
     As long as the socket that is returned is open, the kernel gives the port to no process by chance, while one that
@@ -62,7 +63,7 @@ def reserve(host: str, port: int) -> socket.socket:
         reserved.bind((host, port))
     except OSError as error:
         reserved.close()
-        raise _explain(error, host, port, GATEWAY) from None
+        raise _explain(error, host, port, listener) from None
     return reserved
 
 

@@ -176,6 +176,11 @@ class WorkerSettings(Group):
     port_range: tuple[Port, Port] | None = None
     """First and last port for collectors, as JSON: `[7100, 7199]`. A run needs one for each of its collectors, and one
     more for edge collectors. Default: any free port."""
+    websocket_range: tuple[Port, Port] | None = None
+    """First and last port at which collectors take WebSockets, one each, as JSON. Only where
+    `LUDUS_GATEWAY__WEBSOCKET_PORT` is set, too. Default: any free port without `port_range`; with it none, and gateways
+    relay WebSockets.
+    """
     lease_seconds: Seconds = 10
     """A run whose supervisor is silent for this long goes to another worker."""
     heartbeat_seconds: Seconds = 2
@@ -208,8 +213,10 @@ class WorkerSettings(Group):
                 f"heartbeat_seconds ({self.heartbeat_seconds:g}) must be at most a third of lease_seconds "
                 f"({self.lease_seconds:g}), or one lost beat loses the run; raise lease_seconds"
             )
-        if self.port_range is not None and self.port_range[0] > self.port_range[1]:
-            raise ValueError(f"port_range {list(self.port_range)} is empty; write [first, last]")
+        for name in ("port_range", "websocket_range"):
+            ports = getattr(self, name)
+            if ports is not None and ports[0] > ports[1]:
+                raise ValueError(f"{name} {list(ports)} is empty; write [first, last]")
         return self
 
 

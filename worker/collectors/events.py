@@ -23,6 +23,8 @@ class Endpoint:
     """Whether edge collectors dial it, instead of simulators."""
     generation: int = 0
     """Counts the processes that were this collector, for tickets."""
+    websocket: str | None = None
+    """`host:port` for WebSockets; None: there is none."""
 
     @property
     def port(self) -> int:

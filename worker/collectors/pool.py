@@ -328,7 +328,7 @@ class CollectorPool:
             case messages.Alive():
                 pass
             case messages.Listening():
-                self._listens(child, message.port)
+                self._listens(child, message)
             case messages.Failed():
                 child.failure = message.reason
                 log.error("collector_failed", index=child.index, reason=child.failure)
@@ -340,13 +340,12 @@ class CollectorPool:
         self._events.append(event)
         self.lock.notify_all()
 
-    def _listens(self, child: Child, port: int) -> None:
-        host = self._settings.advertise_host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    def _listens(self, child: Child, message: messages.Listening) -> None:
+        host = f"[{name}]" if ":" in (name := self._settings.advertise_host) else name
         is_reader = isinstance(child, EdgeReader)
-        child.endpoint = events.Endpoint(
-            child.index, address, is_reader or isinstance(child, EdgePlace), child.generation
-        )
+        edge = is_reader or isinstance(child, EdgePlace)
+        websocket = f"{host}:{message.websocket_port}" if message.websocket_port else None
+        child.endpoint = events.Endpoint(child.index, f"{host}:{message.port}", edge, child.generation, websocket)
         had_served, child.has_served = child.has_served, True
         if isinstance(child, HostProcess):
             child.reported = None

@@ -419,5 +419,5 @@ def _for_strangers(text: str) -> str:
     settings = CollectorSettings.from_json(text)
     default = asdict(CollectorSettings(settings.run_id, settings.attempt, settings.seed))
     private = ("bind_host", "advertise_host", "port_range", "ticket_key", "tls_certificate", "tls_key", "tls_client_ca")
-    hidden = {name: default[name] for name in (*private, "unity_port", "log_path")}
+    hidden = {name: default[name] for name in (*private, "websocket_range", "unity_port", "log_path")}
     return json.dumps({**json.loads(text), **hidden})

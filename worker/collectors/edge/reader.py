@@ -126,7 +126,7 @@ class EdgeReader(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic i
             return
         now = time.time()
         try:
-            claims = self._tickets.read(ticket, self.port, now)
+            claims = self._tickets.read(ticket, (self.port,), now)
             if session_id is not None:
                 self._tickets.spend(ticket, claims, session_id, now)
         except TicketExpired as error:
