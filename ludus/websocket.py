@@ -9,10 +9,11 @@ proto/README.md, section 15, is the contract.
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
 import grpc
@@ -81,7 +82,8 @@ class WebSocketCall:
         try:
             return await self._connection.recv(decode=False)
         except ConnectionClosedOK:
-            return EOF
+            end: bytes = EOF
+            return end
         except ConnectionClosed as error:
             raise asyncio.InvalidStateError(str(error)) from None
 
@@ -89,7 +91,7 @@ class WebSocketCall:
         """Send a message; wait where the client reads too slowly. It is dropped if the client has gone."""
         await self._send(message)
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         """End the call with a status. Raises always."""
         self.status = (code, details, trailing_metadata)
         raise CallAborted
@@ -158,6 +160,8 @@ class WebSocketServer:
 
     async def start(self) -> None:
         """Begin to serve."""
+        library = logging.getLogger("ludus.websocket")
+        library.setLevel(logging.CRITICAL)  # it takes what a stranger sends for an error of its own
         self._server = await serve(
             self._serve,
             sock=self._socket,
@@ -170,6 +174,7 @@ class WebSocketServer:
             ping_timeout=KEEPALIVE_SECONDS,
             close_timeout=_PEER_SECONDS,
             server_header=None,
+            logger=library,
         )
 
     async def stop(self, grace: float | None) -> None:

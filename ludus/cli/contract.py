@@ -55,6 +55,7 @@ def contract(command: tuple[str, ...], only: tuple[str, ...], timeout: float, vi
         ludus contract -- ./my-client
         ludus contract --only "begins new episodes after a reset" -- node client.js
         ludus contract -- ./my-client --address {server} --join {run}
+        ludus contract -- ./my-client --url {websocket} --join {run}      (ws://HOST:PORT; with ludus[collect])
 
     `--run contract --server HOST:PORT` is appended to CMD, unless it has the places {run} or {server}, which are filled
     in. The environment has the same as LUDUS_RUN and LUDUS_SIMULATOR_SERVER; proxies, and other variables LUDUS_*, are

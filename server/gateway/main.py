@@ -82,7 +82,6 @@ async def start(
             f"The gateway can't listen on {address} ({error}). If the port is in use, choose another one with "
             "LUDUS_GATEWAY__PORT."
         ) from None
-    await server.start()
     if settings.websocket_port != "off":
         gateway.websockets.add_generic_rpc_handlers(gateway.handlers()[:1])
         try:
@@ -93,6 +92,7 @@ async def start(
                 f"({error.strerror}). If the port is in use, choose another one with LUDUS_GATEWAY__WEBSOCKET_PORT."
             ) from None
         await gateway.websockets.start()
+    await server.start()
     return server, gateway, port
 
 

@@ -350,6 +350,7 @@ def test_a_server_that_stops_says_so() -> None:
     run(test)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

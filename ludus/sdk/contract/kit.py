@@ -9,6 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -365,6 +366,7 @@ PAGE: Final = "proto/README.md"
 RUN_VARIABLE: Final = "LUDUS_RUN"
 RUN_PLACE: Final = "{run}"
 SERVER_PLACE: Final = "{server}"
+WEBSOCKET_PLACE: Final = "{websocket}"
 
 
 @dataclass(frozen=True)
@@ -409,14 +411,19 @@ def try_client(
 ) -> Verdict:
     """Run a client in a scenario to its end, or end it and all that it started after the time-out.
 
-    `--run` and `--server` are appended to the command, unless it has places for them. Raises OSError if it cannot be
-    started.
+    `--run` and `--server` are appended to the command, unless it has places for them; {websocket} is one for the
+    address of the same server for WebSockets. Raises OSError if it cannot be started.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
-        with serve(scenario, visual_encoder) as server, output.open("wb") as sink:
+        with serve(scenario, visual_encoder) as server, ExitStack() as doors, output.open("wb") as sink:
             filled = [part.replace(RUN_PLACE, RUN).replace(SERVER_PLACE, server.address) for part in command]
+            if any(WEBSOCKET_PLACE in part for part in command):
+                from ludus.sdk.contract.websocket import WebSocketDoor  # noqa: PLC0415  its library is an extra's
+
+                door = doors.enter_context(WebSocketDoor(server.address))
+                filled = [part.replace(WEBSOCKET_PLACE, door.url) for part in filled]
             client = ChildProcess(
                 filled if filled != [*command] else [*command, "--run", RUN, "--server", server.address],
                 environment={**_environment(), RUN_VARIABLE: RUN, GATEWAY_VARIABLE: server.address},

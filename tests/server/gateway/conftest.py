@@ -98,6 +98,7 @@ def add_run(
     name: str = "catch",
     edge: str | None = None,
     generation: int = 3,
+    websocket: str | None = None,
 ) -> str:
     """Insert a run in its first attempt, whose collectors listen on `addresses`; edge collectors stream to `edge`."""
     run_id = f"run-{name}"
@@ -118,7 +119,8 @@ def add_run(
         )
         session.flush()
         endpoints: list[dict[str, Any]] = [
-            {"address": address, "index": index, "generation": generation} for index, address in enumerate(addresses)
+            {"address": address, "index": index, "generation": generation, "websocket": websocket}
+            for index, address in enumerate(addresses)
         ]
         if edge:
             endpoints.append({"address": edge, "index": -1, "edge": True})
