@@ -79,7 +79,7 @@ export class Simulator {
   constructor(options) {
     this.#options = { WebSocket: globalThis.WebSocket, say: console.info, label: "", ...options };
     this.#server = (options.server ?? "ws://localhost:7071").replace(/\/+$/, "");
-    if (!this.#options.WebSocket) throw new Error("Node.js has WebSockets from version 22 on, 20 by `node --experimental-websocket`; or pass `WebSocket` of the package ws");
+    if (!this.#options.WebSocket) throw new Error("no WebSocket: take Node.js 22, `node --experimental-websocket`, or the package ws");
     // `crypto.randomUUID` is not there in pages that came by http from another machine.
     this.#sessionId = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
     this.started = new Promise((resolve, reject) => this.#turns.add({ resolve, reject }));
@@ -97,7 +97,7 @@ export class Simulator {
     if (this.#ended) throw this.#ended;
     if (this.#news) {
       this.#news = false;
-      return this.#turn(true);
+      return { reset: true, actions: {}, parameters: this.parameters };
     }
     return new Promise((resolve, reject) => {
       const turn = { resolve, reject };
@@ -129,25 +129,18 @@ export class Simulator {
     this.#end(new Ended("left", "the game has left the run", true));
   }
 
-  // --- Turns ----------------------------------------------------------------------------------------------------------
-
-  #turn(reset, actions = {}) {
-    return { reset, actions, parameters: this.parameters };
-  }
-
   /** An agent does not wait any more; return the step in which it had asked. */
   #settle(waiting, agent) {
     const step = waiting.get(agent);
     waiting.delete(agent);
-    if (step) step.left -= 1;
-    if (step) queueMicrotask(() => this.#finish(step)); // when all of this message is read
+    if (step && --step.left === 0) queueMicrotask(() => this.#finish(step)); // when all of this message is read
     return step;
   }
 
   #finish(step) {
     if (step.left > 0 || !this.#steps.delete(step.id)) return;
     this.#turns.delete(step.turn);
-    step.turn.resolve(this.#turn(false, step.actions));
+    step.turn.resolve({ reset: false, actions: step.actions, parameters: this.parameters });
   }
 
   /** All episodes are over: at a welcome, and at a reset. */
@@ -157,7 +150,7 @@ export class Simulator {
     this.#steps.clear();
     this.#answeredAt = 0;
     this.#news = this.#turns.size === 0;
-    for (const turn of this.#turns) turn.resolve(this.#turn(true));
+    for (const turn of this.#turns) turn.resolve({ reset: true, actions: {}, parameters });
     this.#turns.clear();
   }
 
@@ -170,7 +163,7 @@ export class Simulator {
       const name = decode(part[1]), waiting = this.#waiting.get(name) ?? new Map();
       const agents = part[2] ? [...column(Int32Array, part[2])] : this.#steps.get(id)?.asked[name] ?? [];
       const continuous = column(Float32Array, part[3]), discrete = column(Int32Array, part[4]);
-      const row = (values, index) => values.slice((index * values.length) / agents.length, ((index + 1) * values.length) / agents.length);
+      const row = (values, index, wide = values.length / agents.length) => values.slice(index * wide, (index + 1) * wide);
       agents.forEach((agent, index) => {
         if (waiting.get(agent)?.id !== id) return; // its episode has ended meanwhile
         const { actions } = this.#settle(waiting, agent);
@@ -198,13 +191,13 @@ export class Simulator {
     if (!spec) throw new RangeError(`there is no behavior ${name}, only ${Object.keys(this.#options.behaviors)}`);
     /** Columns that decisions and endings have in common, and those of one of the two. */
     const columns = (agents, ...own) => {
-      const column = (field, type, value) => bytes(field, packed(type, agents.flatMap(value)));
+      const put = (field, type, value) => bytes(field, packed(type, agents.flatMap(value)));
       const seen = spec.observations.map(described).map((each, index) => bytes(3, encodeTensor(name, each, index, agents)));
-      const parts = [column(1, Int32Array, ({ id }) => id), column(2, Float32Array, ({ reward = 0 }) => reward), ...seen];
+      const parts = [put(1, Int32Array, ({ id }) => id), put(2, Float32Array, ({ reward = 0 }) => reward), ...seen];
       if (agents.some(({ group }) => group)) {
-        parts.push(column(5, Int32Array, ({ group = 0 }) => group), column(6, Float32Array, ({ groupReward = 0 }) => groupReward));
+        parts.push(put(5, Int32Array, ({ group = 0 }) => group), put(6, Float32Array, ({ groupReward = 0 }) => groupReward));
       }
-      return join(...parts, ...own.map(([field, value]) => column(field, Uint8Array, value)));
+      return join(...parts, ...own.map(([field, value]) => put(field, Uint8Array, value)));
     };
     const everything = (spec.branches ?? []).flatMap((size) => Array(size).fill(1));
     const masks = decide.some(({ mask }) => mask) ? [[4, ({ mask = everything }) => [...mask]]] : [];
@@ -311,15 +304,17 @@ export class Simulator {
   #dial(url, method, metadata, seconds, { opened, message, closed }) {
     let socket, timer, failure = { status: "UNAVAILABLE", details: `${url} cannot be reached, or broke off` };
     const over = () => {
+      const { "ludus-reason": code = failure.status.toLowerCase(), "ludus-run-state": state } = failure.metadata ?? {};
       clearTimeout(timer);
-      if (closed) closed({ code: failure.metadata?.["ludus-reason"] ?? failure.status.toLowerCase(), state: failure.metadata?.["ludus-run-state"], ...failure });
+      closed?.({ code, state, ...failure });
       closed = null;
     };
     const limit = (longest) => {
       clearTimeout(timer);
       if (longest < Infinity) timer = setTimeout(() => { stream.close(); over(); }, 1000 * longest);
     };
-    const stream = this.#call = { limit, send: (data) => socket.readyState === 1 && socket.send(data), close: () => socket?.close(1000) };
+    const send = (data) => socket.readyState === 1 && socket.send(data);
+    const stream = (this.#call = { limit, send, close: () => socket?.close(1000) });
     try {
       socket = new this.#options.WebSocket(url + SERVICE + method, "ludus.v1");
     } catch (mistake) { // a page that came by https may not use ws:, and an address may be none
@@ -348,12 +343,12 @@ const decode = (data) => new TextDecoder().decode([data].flat()[0]);
 const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 const described = (seen) => (Array.isArray(seen) ? { shape: seen } : seen);
 
-/** Encode a number from 0 on: seven bits in each byte, the lowest first; the eighth says that another follows. */
+/** A number from 0 on: seven bits in each byte, the lowest first; the eighth says that another follows. */
 const varint = (value) => (value < 128 ? [value] : [(value % 128) + 128, ...varint(Math.floor(value / 128))]);
 const number = (field, value) => Uint8Array.from(value ? [...varint(field * 8), ...varint(value)] : []);
-const numbers = (field, values) => (values.length ? bytes(field, Uint8Array.from(values.flatMap(varint))) : new Uint8Array());
-const string = (field, value) => (value ? bytes(field, new TextEncoder().encode(value)) : new Uint8Array());
-const float = (field, value) => (value ? join(Uint8Array.from(varint(field * 8 + 5)), packed(Float32Array, [value])) : new Uint8Array());
+const numbers = (field, values) => (values.length ? bytes(field, Uint8Array.from(values.flatMap(varint))) : join());
+const string = (field, value) => (value ? bytes(field, new TextEncoder().encode(value)) : join());
+const float = (field, value) => (value ? join(Uint8Array.from(varint(field * 8 + 5)), packed(Float32Array, [value])) : join());
 const bytes = (field, data) => join(Uint8Array.from([...varint(field * 8 + 2), ...varint(data.length)]), data);
 const packed = (type, values) => new Uint8Array(type.from(values).buffer);
 /** Return bytes as numbers, copied to where they are aligned. */
@@ -370,7 +365,7 @@ function encodeTensor(behavior, { shape, pixels }, index, agents) {
   const data = new type(agents.length * size);
   agents.forEach(({ id, observations }, row) => {
     const length = observations[index]?.length;
-    if (length !== size) throw new RangeError(`observation ${index} of agent ${id} of ${behavior} has ${length} numbers instead of ${size}`);
+    if (length !== size) throw new RangeError(`observation ${index} of ${behavior} ${id} has ${length} numbers instead of ${size}`);
     data.set(observations[index], row * size);
   });
   return join(number(1, pixels ? 2 : 1), numbers(2, [agents.length, ...shape]), bytes(3, new Uint8Array(data.buffer)));
@@ -399,5 +394,7 @@ function read(data) {
 }
 
 /** Return a field that is a map of names to floats. */
-const readNumbers = (message, field) =>
-  Object.fromEntries((read(message)[field] ?? []).map(read).map(({ 1: key = [""], 2: value = [0] }) => [key[0] && decode(key), value[0]]));
+function readNumbers(message, field) {
+  const entries = (read(message)[field] ?? []).map(read);
+  return Object.fromEntries(entries.map(({ 1: name, 2: value }) => [decode(name), value?.[0] ?? 0]));
+}

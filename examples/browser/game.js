@@ -1,6 +1,6 @@
 // The game: stars fall, and each basket catches the one above it. No drawing here, so it runs in a page and in Node.js.
 
-export const WIDTH = 11, HEIGHT = 9;
+export const WIDTH = 7, HEIGHT = 6;
 
 /** What an agent sees and does: [basket, star, height of the star] from -1 to 1; left, stay, right. */
 export const BEHAVIORS = { Basket: { observations: [[3]], branches: [3] } };

@@ -19,11 +19,11 @@ async function play() {
     behaviors: BEHAVIORS,
     say: (sentence) => show("status", sentence),
   });
-  show("status", "training");
   let step = sky.begin();
   for (;;) {
     if (document.getElementById("slow").checked) await frame();
     const { reset, actions } = await game.step(step); // the server decides the pace: nothing is missed between two frames
+    show("status", reset ? "begins again" : "training");
     step = reset ? sky.begin() : sky.tick(actions.Basket);
     while (shares.length < Math.floor(sky.results.length / 50)) shares.push(((sky.mean(Math.min(200, sky.results.length)) ?? 0) + 1) / 2);
   }

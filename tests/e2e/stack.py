@@ -52,6 +52,7 @@ class LudusUp:
         addresses = eventually(announced, "ludus up is ready", 60.0)
         self.api: str = addresses["api"]
         self.gateway: str = addresses["gateway"]
+        self.websocket: str = addresses["websocket"]
         self.mark = psutil.Process(self.children()["api"].pid).environ()[MARK]
 
     def client(self) -> Client:
