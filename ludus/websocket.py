@@ -35,6 +35,8 @@ FAILED: Final = 4000
 """Close code of a failed call, to which the number of gRPC's status is added."""
 DONE, AWAY = 1000, 1001
 ANY_ORIGIN: Final = "*"
+FOREIGN_ORIGIN: Final = "foreign_origin"
+"""Name of the error of a page that may not connect."""
 _PEER_SECONDS: Final = 2.0
 """How long a client may take to answer the closing handshake."""
 _AHEAD: Final = 4
@@ -215,7 +217,7 @@ class WebSocketServer:
                 f"a page of {call.origins[0]} may not connect to this server: name its origin in "
                 "LUDUS_GATEWAY__WEBSOCKET_ORIGINS"
             )
-            await call.abort(grpc.StatusCode.PERMISSION_DENIED, sentence, ((REASON_METADATA, "foreign_origin"),))
+            await call.abort(grpc.StatusCode.PERMISSION_DENIED, sentence, ((REASON_METADATA, FOREIGN_ORIGIN),))
         await call.open()
         services = (
             handlers.service(CallDetails(call.method, call.invocation_metadata())) for handlers in self._handlers

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,6 +118,11 @@ def script_type(file: str) -> tuple[tuple[tuple[float, ...], tuple[int, ...]], .
 @option("--host", default="127.0.0.1", help="Address to listen at.")
 @option("--port", type=click.IntRange(0, 65535), default=7070, help="0: any free port.")
 @click.option(
+    "--websocket-port",
+    type=click.IntRange(0, 65535),
+    help="Listen for WebSockets, too, on this machine; 0: any free port. [not]",
+)
+@click.option(
     "--advertise", metavar="HOST", help="Host in the addresses of assignments. [--host, or this machine's name]"
 )
 @click.option("--token", help="Token that the server demands. [none]")
@@ -173,6 +179,7 @@ def fake_server(
     *,
     host: str,
     port: int,
+    websocket_port: int | None,
     advertise: str | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
@@ -214,22 +221,32 @@ def fake_server(
         if not quiet or sentence.startswith("VIOLATION"):
             echo(sentence)
 
-    sys.exit(asyncio.run(_serve(behaviour, say, host, port, streams)))
+    if websocket_port is not None and tls is not None:
+        raise click.UsageError("--websocket-port is without TLS: leave out one of both")
+    sys.exit(asyncio.run(_serve(behaviour, say, (host, port, websocket_port), streams)))
 
 
-async def _serve(behaviour: Behaviour, say: Callable[[str], None], host: str, port: int, streams: int | None) -> Exit:
-    """Serve until enough streams have ended, or until an interrupt."""
+async def _serve(
+    behaviour: Behaviour, say: Callable[[str], None], ports: tuple[str, int, int | None], streams: int | None
+) -> Exit:
+    """Serve until enough streams have ended, or until an interrupt. `ports`: host, port, port for WebSockets."""
+    host, port, websocket_port = ports
     interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Handlers of asyncio do not exist on Windows.
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(interrupted.set))
     try:
-        async with FakeServer(behaviour, say, host=host, port=port) as server:
+        async with FakeServer(behaviour, say, host=host, port=port) as server, AsyncExitStack() as doors:
             echo(f"listening at {host}:{server.port}{' with TLS' if behaviour.tls is not None else ''}")
+            if websocket_port is not None:
+                from ludus.sdk.contract.websocket import WebSocketDoor  # noqa: PLC0415  its library is an extra's
+
+                door = doors.enter_context(WebSocketDoor(f"{host}:{server.port}", websocket_port))
+                echo(f"WebSockets at {door.url}")
             while not interrupted.is_set() and (streams is None or server.ended < streams):
                 await asyncio.sleep(TICK_SECONDS)
-    except RuntimeError as error:  # the only error of gRPC for a port in use
+    except (RuntimeError, OSError) as error:  # the first is gRPC's only error for a port in use
         echo(f"{host}:{port} cannot be listened at: {error}", err=True)
         return Exit.REFUSED
     violations = len(server.violations)

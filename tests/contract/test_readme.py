@@ -3,14 +3,17 @@
 import re
 from pathlib import Path
 
+import grpc
 import numpy as np
 
+from ludus import websocket
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.visual_encoders import MINIMUM_SIZES
 from ludus.protocol import contract, options, specs
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import decode_actions, decode_step
 from ludus.protocol.codes import CloseCode
+from ludus.protocol.contract import read_join
 from ludus.protocol.specs import BehaviorLayout, spec_from_message
 from ludus.sdk.contract.kit import SCENARIOS
 from server.gateway import errors as gateway_errors
@@ -58,6 +61,7 @@ def test_every_reason_of_a_failed_join_is_listed_with_its_status() -> None:
         for error in [*refusals, NoPlaces, PlacesUnavailable, RunClosed, RunNotFound, TokenRefused, DatabaseUnavailable]
     }
     expected |= {code: contract.CallRefused(code, "").status.name for code in ("bad_join", "protocol_version")}
+    expected[websocket.FOREIGN_ORIGIN] = "PERMISSION_DENIED"
 
     table = rows(section("3. Joining").partition("**Errors.**")[2])
     documented = {cells[0].strip("`"): cells[1] for cells in table if cells[0].startswith("`") and "†" not in cells[0]}
@@ -173,6 +177,43 @@ def test_the_examples_are_written_as_protobuf_writes_them() -> None:
         ("Actions of both kinds", pb.ConnectResponse),
     ]:
         assert message.FromString(example(name)).SerializeToString(deterministic=True) == example(name)
+
+
+def test_the_close_codes_of_websockets_are_those_of_the_code() -> None:
+    table = rows(section("15. WebSockets"))
+    documented = {cells[0] for cells in table if len(cells) == 3}
+    numbers = {int(row[at]): row[at + 1] for row in table if len(row) == 4 for at in (0, 2) if row[at].isdigit()}
+
+    assert {str(websocket.DONE), str(websocket.AWAY), f"{websocket.FAILED} + n"} <= documented
+    assert numbers.items() <= {status.value[0]: status.name for status in grpc.StatusCode}.items()
+    used = {*STATUS.values(), *contract._STATUSES.values(), grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
+    assert {status.name for status in used} <= set(numbers.values())
+    text = section("15. WebSockets")
+    assert f"`{websocket.SUBPROTOCOL}`" in text
+    assert f"within {contract.HELLO_SECONDS:g} seconds" in text
+    assert f"at most {websocket.MOST_METADATA_BYTES} characters" in text
+    assert f"pings every {options.KEEPALIVE_SECONDS} s" in text
+
+
+def test_the_exchange_over_websockets_is_what_the_codec_reads() -> None:
+    messages = list[bytes]()
+    for line in section("15. WebSockets").partition("**A whole exchange**")[2].splitlines():
+        matched = re.match(r"([<>]?) +((?:[0-9a-f]{2} ?)+)(?:  |$)", line)
+        if matched and matched[1]:
+            messages.append(b"")
+        if matched:
+            messages[-1] += bytes.fromhex(matched[2])
+    request, assigned, waiting = messages
+    join = read_join(request)
+    assignment = pb.JoinResponse.FromString(assigned).assignment
+    wait = pb.JoinResponse.FromString(waiting).wait
+
+    assert (join.run, join.session_id, join.client, join.max_wait_seconds) == ("catch", "i", "c/1", 30)
+    assert (assignment.address, assignment.ticket, assignment.run_id) == ("127.0.0.1:7100", "t", "r-1")
+    assert (assignment.ticket_valid_seconds, assignment.simulator_number) == (120, 3)
+    assert (wait.reason, wait.retry_after_seconds) == ("queued", 0.5)
+    assert [join.SerializeToString(), pb.JoinResponse(wait=wait).SerializeToString()] == [request, waiting]
+    assert pb.JoinResponse(assignment=assignment).SerializeToString() == assigned
 
 
 def test_the_metadata_of_unity_players_are_all_listed() -> None:

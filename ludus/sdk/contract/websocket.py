@@ -19,12 +19,16 @@ HOST: Final = "127.0.0.1"
 
 
 class WebSocketDoor:
-    """Serves on a free port, in a thread of its own. A context."""
+    """Serves on a port of this machine, in a thread of its own. A context."""
 
-    def __init__(self, address: str) -> None:
-        """`address` is the server's; where it assigns itself to a client, the client is led back to this door."""
+    def __init__(self, address: str, port: int = 0) -> None:
+        """`address` is the server's; where it assigns itself to a client, the client is led back to this door.
+
+        `port`: 0 for any. Raises OSError if it is taken.
+        """
         self._behind = address
-        self.port = 0
+        self._server = WebSocketServer(MAX_MESSAGE_BYTES)
+        self.port = self._server.add_port(HOST, port)
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._closing = asyncio.Event()
@@ -49,18 +53,16 @@ class WebSocketDoor:
         self._loop.close()
 
     async def _serve(self) -> None:
-        server = WebSocketServer(MAX_MESSAGE_BYTES)
         methods: Any = {
             "Join": grpc.unary_unary_rpc_method_handler(self._join),
             "Connect": grpc.stream_stream_rpc_method_handler(self._connect),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.strip("/"), methods),))
-        self.port = server.add_port(HOST, 0)
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.strip("/"), methods),))
         async with grpc.aio.insecure_channel(self._behind, client_options(HOST)) as self._channel:
-            await server.start()
+            await self._server.start()
             self._listening.set()
             await self._closing.wait()
-            await server.stop(CALL_SECONDS)
+            await self._server.stop(CALL_SECONDS)
 
     async def _join(self, request: bytes, call: WebSocketCall) -> bytes:
         method: Any = self._channel.unary_unary(f"{SERVICE}Join")
