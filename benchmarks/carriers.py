@@ -87,8 +87,8 @@ async def over_websocket(port: int, use: Callable[[Exchange], Awaitable[tuple[fl
 async def over_grpc(port: int, use: Callable[[Exchange], Awaitable[tuple[float, float]]]) -> tuple[float, float]:
     """Measure a stream of gRPC's own client."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stream: Any = channel.stream_stream(METHOD)
-        call = stream()
+        stream: Any = channel.stream_stream
+        call = stream(METHOD)()
 
         async def exchange(data: bytes) -> None:
             await call.write(data)

@@ -17,7 +17,6 @@ from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
 import grpc
-import structlog
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 from websockets.typing import Subprotocol
@@ -27,7 +26,7 @@ from ludus.protocol.contract import HELLO_SECONDS
 from ludus.protocol.options import KEEPALIVE_SECONDS, REASON_METADATA
 from ludus.protocol.tls import TlsFiles, is_loopback
 
-log = structlog.get_logger()
+log = logging.getLogger("ludus.websocket")
 
 SUBPROTOCOL: Final = Subprotocol("ludus.v1")
 MOST_METADATA_BYTES: Final = 8192
@@ -162,7 +161,7 @@ class WebSocketServer:
 
     async def start(self) -> None:
         """Begin to serve."""
-        library = logging.getLogger("ludus.websocket")
+        library = logging.getLogger("ludus.websocket.library")
         library.setLevel(logging.CRITICAL)  # it takes what a stranger sends for an error of its own
         self._server = await serve(
             self._serve,
@@ -208,7 +207,7 @@ class WebSocketServer:
             await call.end(DONE)
         else:
             if not isinstance(error, CallAborted):  # the edge of a call: a handler's mistake must not take others down
-                log.error("websocket_call_failed", peer=call.peer(), method=call.method, exc_info=error)
+                log.error("a call of %s by %s failed", call.method, call.peer(), exc_info=error)
             await call.fail()
 
     async def _answer(self, call: WebSocketCall) -> None:

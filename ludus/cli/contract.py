@@ -20,6 +20,7 @@ from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
 from ludus.sdk.contract.fake_server import ENDINGS, Behaviour, FakeServer
 from ludus.sdk.contract.kit import SCENARIOS, try_client
+from ludus.sdk.contract.websocket import WebSocketDoor
 
 
 def _listed(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -56,7 +57,7 @@ def contract(command: tuple[str, ...], only: tuple[str, ...], timeout: float, vi
         ludus contract -- ./my-client
         ludus contract --only "begins new episodes after a reset" -- node client.js
         ludus contract -- ./my-client --address {server} --join {run}
-        ludus contract -- ./my-client --url {websocket} --join {run}      (ws://HOST:PORT; with ludus[collect])
+        ludus contract -- ./my-client --url {websocket} --join {run}      (ws://HOST:PORT)
 
     `--run contract --server HOST:PORT` is appended to CMD, unless it has the places {run} or {server}, which are filled
     in. The environment has the same as LUDUS_RUN and LUDUS_SIMULATOR_SERVER; proxies, and other variables LUDUS_*, are
@@ -240,8 +241,6 @@ async def _serve(
         async with FakeServer(behaviour, say, host=host, port=port) as server, AsyncExitStack() as doors:
             echo(f"listening at {host}:{server.port}{' with TLS' if behaviour.tls is not None else ''}")
             if websocket_port is not None:
-                from ludus.sdk.contract.websocket import WebSocketDoor  # noqa: PLC0415  its library is an extra's
-
                 door = doors.enter_context(WebSocketDoor(f"{host}:{server.port}", websocket_port))
                 echo(f"WebSockets at {door.url}")
             while not interrupted.is_set() and (streams is None or server.ended < streams):

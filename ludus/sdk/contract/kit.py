@@ -24,6 +24,7 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.sdk.contract.scripted import JoinHandler, Peer, Script, ScriptedServer, assign, finish_after, refuse
 from ludus.sdk.contract.served_stream import LATER_MESSAGE
+from ludus.sdk.contract.websocket import WebSocketDoor
 
 RUN: Final = "contract"
 Responses = Iterator[pb.ConnectResponse]
@@ -420,8 +421,6 @@ def try_client(
         with serve(scenario, visual_encoder) as server, ExitStack() as doors, output.open("wb") as sink:
             filled = [part.replace(RUN_PLACE, RUN).replace(SERVER_PLACE, server.address) for part in command]
             if any(WEBSOCKET_PLACE in part for part in command):
-                from ludus.sdk.contract.websocket import WebSocketDoor  # noqa: PLC0415  its library is an extra's
-
                 door = doors.enter_context(WebSocketDoor(server.address))
                 filled = [part.replace(WEBSOCKET_PLACE, door.url) for part in filled]
             client = ChildProcess(

@@ -65,9 +65,11 @@ class WebSocketDoor:
             await self._server.stop(CALL_SECONDS)
 
     async def _join(self, request: bytes, call: WebSocketCall) -> bytes:
-        method: Any = self._channel.unary_unary(f"{SERVICE}Join")
+        call_unary: Any = self._channel.unary_unary
         try:
-            response = pb.JoinResponse.FromString(await method(request, metadata=call.invocation_metadata()))
+            response = pb.JoinResponse.FromString(
+                await call_unary(f"{SERVICE}Join")(request, metadata=call.invocation_metadata())
+            )
         except grpc.aio.AioRpcError as error:
             await call.abort(error.code(), error.details() or "", tuple(error.trailing_metadata()))
         if response.assignment.address == self._behind:
@@ -75,8 +77,8 @@ class WebSocketDoor:
         return response.SerializeToString()
 
     async def _connect(self, _: None, call: WebSocketCall) -> None:
-        method: Any = self._channel.stream_stream(f"{SERVICE}Connect")
-        stream = method(metadata=call.invocation_metadata())
+        call_stream: Any = self._channel.stream_stream
+        stream = call_stream(f"{SERVICE}Connect")(metadata=call.invocation_metadata())
         upward = asyncio.ensure_future(_pass_on(call, stream))
         try:
             with suppress(*BROKEN):
