@@ -34,6 +34,8 @@ OTHER_THAN_DEFAULT: dict[str, Any] = {
     "bind_host": "0.0.0.0",
     "advertise_host": "worker-1.lan",
     "port_range": (41000, 41015),
+    "websocket_origins": ("https://game.example", "null"),
+    "websocket_range": (41100, 41107),
     "ticket_key": KEY,
     "tls_certificate": "/secrets/server.pem",
     "tls_key": "/secrets/server.key",
@@ -92,11 +94,13 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
         bind_host="127.0.0.1" if ticket_key is None else "0.0.0.0",
         advertise_host="worker-1.lan",
         port_range=(41000, 41015),
+        websocket_range=(41100, 41107),
     )
     named: dict[str, Any] = (
         {} if tls is None else {"tls_certificate": tls.certificate, "tls_key": tls.key, "tls_client_ca": tls.client_ca}
     )
-    gateway = GatewaySettings(ticket_key=None if ticket_key is None else ticket_key.decode(), **named)
+    key = None if ticket_key is None else ticket_key.decode()
+    gateway = GatewaySettings(ticket_key=key, websocket_port=7071, websocket_origins="https://a.example,null", **named)
     make_run(database, name="run")
     claim = make_claim(database)
     ledger = AttemptLedger(database, claim)
@@ -117,3 +121,4 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
         arrived.ticket_key,
     ) == (worker.collectors, worker.bind_host, worker.advertise_host, worker.port_range, ticket_key)
     assert arrived.tls == tls
+    assert (arrived.websocket_origins, arrived.websocket_range) == (("https://a.example", "null"), (41100, 41107))

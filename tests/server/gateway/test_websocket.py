@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codec import array_to_tensor
 from ludus.protocol.specs import spec_to_message
 from server.gateway.main import start
+from server.kit import token_watcher
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
@@ -25,7 +27,9 @@ from server.simulators.repository import Placement
 from tests.ludus.collector.stack import SPEC, Learner, learner, pids_of
 from tests.ludus.protocol.test_tls import SERVED
 from tests.server.gateway.conftest import KEY, TOKEN, GatewayThread, add_run
-from tests.websockets import Refused, Stream, join, stream
+from tests.server.gateway.test_relay import EchoCollector
+from tests.server.gateway.test_revocation import made, revoke
+from tests.websockets import Refused, Stream, join, message_of, stream
 from worker.collectors.events import CollectorDied, Endpoint
 
 RUN = "run-1"
@@ -177,6 +181,36 @@ def test_a_collector_that_dies_ends_the_socket_and_its_successor_takes_the_game(
     again = collectors.wait_for(Endpoint)
     assert again.websocket is not None
     assert again.generation == 1
+
+
+def test_a_relayed_game_whose_token_is_revoked_is_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_watcher, "LOOK_SECONDS", 0.2)
+    with EchoCollector() as collector, gateway_of(database) as gateway:
+        add_run(database, collector.address)
+        token = made(database)
+        assignment = join(where(gateway), "catch", token=token).assignment
+        assert assignment.relay
+        with stream(where(gateway), assignment.ticket) as peer:
+            peer.socket.send(b"any bytes")
+            assert message_of(peer.socket) == b"any bytes"
+            revoke(database, token)
+            with pytest.raises(Refused) as refused:
+                message_of(peer.socket)
+    assert (refused.value.reason, refused.value.code) == ("token_refused", 4016)
+
+
+def test_a_gateway_that_stops_asks_relayed_games_to_join_again(database: Database) -> None:
+    with EchoCollector() as collector, gateway_of(database) as gateway:
+        add_run(database, collector.address)
+        ticket = join(where(gateway), "catch", token=TOKEN).assignment.ticket
+        with stream(where(gateway), ticket) as peer:
+            peer.socket.send(b"")
+            message_of(peer.socket)
+            stopping = threading.Thread(target=gateway.stop)
+            stopping.start()
+            close = peer.receive().close
+        stopping.join()
+    assert (close.code, close.rejoin) == ("collector_closing", True)
 
 
 def test_over_tls_both_speak_it(database: Database) -> None:
