@@ -1,4 +1,4 @@
-"""Plug-ins: trainers, reward signals, explorers and adapters that packages add to Ludus, found by their entry points.
+"""Plug-ins: what packages add to Ludus (the groups of `Kind`), found by their entry points.
 
 A package names what it adds in its `pyproject.toml`, one entry point each, in the groups of `Kind`:
 
@@ -32,6 +32,9 @@ class Kind(StrEnum):
     """The configuration of a trainer: a `ludus.config.behavior.ReinforcementConfig`; the name is its `trainer_type`."""
     REWARDS = "ludus.rewards"
     """The configuration of a reward signal: a `ludus.config.rewards.RewardSignalConfig`."""
+    ENCODERS = "ludus.encoders"
+    """The configuration of an encoder of pictures: a `ludus.config.encoder.EncoderConfig`; the name is its
+    `vis_encode_type`."""
     EXPLORERS = "ludus.explorers"
     """A `ludus.collector.heads.Head`, which a trainer's configuration names in `head`."""
     ADAPTERS = "ludus.adapters"

@@ -1,8 +1,8 @@
 """The messages of the learner to a collector; `ludus.collector.messages` has their format."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from ludus.collector.arena import ArenaLayout
 from ludus.collector.layout import NetworkGraph
@@ -47,6 +47,12 @@ class PolicySpec:
     evaluated: tuple[NetworkSpec, ...] = ()
     """The policies of an evaluation, which answer all agents: the candidate, then the champion. Weights are not
     published and steps are not granted; games of simulators before `BeginEvaluation` do not count."""
+
+    @property
+    def portable(self) -> Self:
+        """The policy for an edge collector, which needs no plug-in of an encoder (`NetworkSettings.portable`)."""
+        evaluated = tuple(replace(spec, network_settings=spec.network_settings.portable) for spec in self.evaluated)
+        return replace(self, network_settings=self.network_settings.portable, evaluated=evaluated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from ludus.collector.server import CollectorServer
 from ludus.collector.service import METHOD, SimulationHandler, join_handler, make_server, relayed
 from ludus.collector.snapshots.state import unpack
 from ludus.collector.spec_checks import UnsupportedSpec
+from ludus.plugins import PluginError
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.service import LocalCall, UnityHandler
 from ludus.http2.calls import StreamCall, UnaryCall
@@ -238,8 +239,9 @@ class EdgeCollector:
             collector.link.tell(Failed(str(failure)))
             collector.abandon_sessions()
             await collector.link.finish(CLOSE_SECONDS)
-            if isinstance(failure, UnsupportedSpec):
-                raise SessionRefused(failure.code, f"this collector cannot act for the run: {failure}")
+            if isinstance(failure, UnsupportedSpec | PluginError):
+                code = failure.code if isinstance(failure, UnsupportedSpec) else "plugin_missing"
+                raise SessionRefused(code, f"this collector cannot act for the run: {failure}")
             raise failure
         closed = collector.done.result()
         collector.close_sessions(closed or _AWAY)

@@ -29,6 +29,7 @@ from typing import ClassVar
 from ludus.collector.activations import FloatArray
 from ludus.collector.heads import Head, Squashed, head_of
 from ludus.collector.spec_checks import ObservationKind, check_actions, check_observations, is_goal
+from ludus.config.encoder import EncoderConfig
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 
@@ -64,7 +65,8 @@ class BodyLayout:
     """Of the hidden layers (`ludus.collector.activations`)."""
     normalize: bool
     """Whether vectors are normalised; false where there are none."""
-    visual_encoder: str
+    visual_encoder: str | EncoderConfig
+    """The name of one of Ludus, or the configuration of one of a plug-in."""
     memory_size: int
     """Width of the recurrent state `[h | c]`; 0 without memory."""
     conditioned: bool
@@ -74,7 +76,9 @@ class BodyLayout:
     def of(cls, observations: Sequence[ObservationSpec], settings: NetworkSettings, behavior: str = "") -> "BodyLayout":
         """Derive the shape from observations and settings; raise `UnsupportedSpec` with the reason."""
         hyper = settings.goal_conditioning_type == "hyper"
-        kinds = check_observations(observations, behavior, settings.vis_encode_type, hyper=hyper)
+        encoder, name = settings.encoder, settings.vis_encode_type
+        size = 1 if encoder is None else encoder.minimum_size
+        kinds = check_observations(observations, behavior, name, hyper=hyper, minimum_size=size)
         return cls(
             observations=tuple(observations),
             kinds=kinds,
@@ -82,7 +86,7 @@ class BodyLayout:
             num_layers=max(settings.num_layers, 1),
             activation=settings.activation,
             normalize=settings.normalize and ObservationKind.VECTOR in kinds,
-            visual_encoder=settings.vis_encode_type,
+            visual_encoder=name if encoder is None else encoder,
             memory_size=0 if settings.memory is None else settings.memory.memory_size,
             conditioned=hyper and any(map(is_goal, observations)),
         )

@@ -34,20 +34,22 @@ class ObservationKind(Enum):
 
 
 def check_observations(
-    observations: Sequence[ObservationSpec], behavior: str, visual_encoder: str, *, hyper: bool
+    observations: Sequence[ObservationSpec], behavior: str, visual_encoder: str, *, hyper: bool, minimum_size: int = 1
 ) -> tuple[ObservationKind, ...]:
     """Return how a network reads each observation. Raises `UnsupportedSpec` if none can.
 
-    `hyper` says whether observations that are goals make the weights of a hypernetwork.
+    `hyper` says whether observations that are goals make the weights of a hypernetwork; `minimum_size` is the least
+    height and width of a picture for the encoder of a plug-in.
     """
     if not observations:
         raise UnsupportedSpec(behavior, "observations_missing", "announce at least one observation")
+    least = MINIMUM_SIZES.get(visual_encoder, minimum_size)
     kinds = tuple(_kind_of(behavior, index, observation) for index, observation in enumerate(observations))
     for index, (observation, kind) in enumerate(zip(observations, kinds, strict=True)):
-        if kind is ObservationKind.VISUAL and min(observation.shape[1:]) < MINIMUM_SIZES[visual_encoder]:
+        if kind is ObservationKind.VISUAL and min(observation.shape[1:]) < least:
             message = f"{_name(index, observation)} has shape {observation.shape}, but the visual encoder "
-            fitting = [name for name, least in MINIMUM_SIZES.items() if least <= min(observation.shape[1:])]
-            message += f"{visual_encoder!r} needs a height and width of at least {MINIMUM_SIZES[visual_encoder]}; "
+            fitting = [name for name, size in MINIMUM_SIZES.items() if size <= min(observation.shape[1:])]
+            message += f"{visual_encoder!r} needs a height and width of at least {least}; "
             message += f"set vis_encode_type: {fitting[-1]}"
             message += f" (or {', '.join(fitting[:-1])})" if fitting[1:] else ""
             message += ", which fits, or send larger pictures"

@@ -1,10 +1,12 @@
 """The configuration of networks: the policy's, and each reward signal's own."""
 
-from typing import Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias, get_args
 
 from pydantic import Field, field_validator
 
-from ludus.config.values import Flag, Own, Section, Whole, config_error
+from ludus.config.encoder import EncoderConfig
+from ludus.config.values import Extensible, Flag, Own, Section, Whole, config_error
+from ludus.plugins import Kind, load_all
 
 Activation: TypeAlias = Literal["swish", "tanh", "relu", "sigmoid"]
 """Each is described in `ludus.collector.activations`."""
@@ -32,7 +34,7 @@ class MemorySettings(Section):
         return memory_size
 
 
-class NetworkSettings(Section):
+class NetworkSettings(Extensible):
     """The policy's network; the value function has one of the same form. Reward signals have their own."""
 
     normalize: Flag = False
@@ -51,7 +53,7 @@ class NetworkSettings(Section):
     """
     vis_encode_type: Literal["fully_connected", "match3", "simple", "nature_cnn", "resnet"] = "simple"
     """Encoder of images: one dense layer, convolutions for boards, two convolutions, three (Mnih et al. 2015), or
-    residual blocks (Espeholt et al. 2018).
+    residual blocks (Espeholt et al. 2018). Plug-ins add others, whose keys are under their names here.
     """
     memory: MemorySettings | None = None
     """An LSTM, for tasks where one observation is not enough; null = none. Not for reward signals."""
@@ -61,3 +63,26 @@ class NetworkSettings(Section):
     """
     deterministic: Flag = False
     """Act with the most probable action instead of a sample, during training too."""
+
+    @property
+    def encoder(self) -> EncoderConfig | None:
+        """The configuration of the encoder of a plug-in; None for one of Ludus."""
+        name = self.vis_encode_type
+        return None if name not in ENCODERS else getattr(self, name) or ENCODERS[name]()
+
+    @property
+    def portable(self) -> Self:
+        """The settings for a collector that acts by the learner's graph: it needs no encoder, and thus no plug-in."""
+        if self.encoder is None:
+            return self
+        return self.model_copy(update={"vis_encode_type": "fully_connected", self.vis_encode_type: None})
+
+
+ENCODERS: Final[dict[str, type[EncoderConfig]]] = load_all(Kind.ENCODERS, EncoderConfig, taken=[*dir(NetworkSettings), *NetworkSettings.model_fields])
+"""The encoders of plug-ins by `vis_encode_type`."""
+_literal: Any = Literal
+_field = NetworkSettings.__pydantic_fields__["vis_encode_type"]
+_field.annotation = _literal[(*get_args(_field.annotation), *ENCODERS)]
+for _name, _encoder in ENCODERS.items():
+    NetworkSettings.extend(_name, _encoder, f"Keys of `vis_encode_type: {_name}`; null = all defaults.")
+NetworkSettings.model_rebuild(force=True)

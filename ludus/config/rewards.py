@@ -7,11 +7,10 @@ order of the value heads.
 from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag, model_validator
-from pydantic.fields import FieldInfo
 
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.signal import IntrinsicConfig, RewardSignalConfig
-from ludus.config.values import OWN, Flag, Own, Real, Section, config_error
+from ludus.config.values import Extensible, Flag, Own, Real, config_error
 from ludus.plugins import Kind, load_all
 
 MAX_GAIL = 8
@@ -62,7 +61,7 @@ class GAILConfig(IntrinsicConfig, FromDemonstrations):
     """
 
 
-class RewardSignals(Section):
+class RewardSignals(Extensible):
     """The sources of reward, each with its own discount factor and value head; at least one."""
 
     extrinsic: ExtrinsicConfig | None = None
@@ -100,10 +99,7 @@ class RewardSignals(Section):
         return named
 
 
-for _name, _signal in load_all(Kind.REWARDS, RewardSignalConfig, taken=[*RewardSignals.model_fields]).items():
+for _name, _signal in load_all(Kind.REWARDS, RewardSignalConfig, taken=[*dir(RewardSignals), *RewardSignals.model_fields]).items():
     _summary = (_signal.__doc__ or "").partition("\n")[0]
-    _text = f"{_summary} `{{}}` = all defaults, null = none."
-    RewardSignals.__pydantic_fields__[_name] = FieldInfo(
-        annotation=_signal | None, default=None, description=_text, json_schema_extra=OWN
-    )
+    RewardSignals.extend(_name, _signal, f"{_summary} `{{}}` = all defaults, null = none.")
 RewardSignals.model_rebuild(force=True)

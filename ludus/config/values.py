@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from ludus.config.problems import show
@@ -29,6 +30,26 @@ class Section(BaseModel):
     """Parent of all sections: frozen, without unknown keys, defaults checked like given values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class Extensible(Section):
+    """Parent of the sections to which plug-ins add keys. Null means that a plug-in is not used, also where it is
+    unknown: in a run that was stored, or on a worker, that has other plug-ins.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_unused(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        return {key: value for key, value in values.items() if value is not None or key in cls.model_fields}
+
+    @classmethod
+    def extend(cls, name: str, section: type[Section], text: str) -> None:
+        """Add the section of a plug-in, which is null unless it is used; `model_rebuild` completes it."""
+        cls.__pydantic_fields__[name] = FieldInfo(
+            annotation=section | None, default=None, description=text, json_schema_extra=OWN
+        )
 
 
 def sections_in(annotation: object) -> Iterator[type[Section]]:

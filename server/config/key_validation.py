@@ -25,7 +25,7 @@ from ludus.config.rewards import ExtrinsicConfig, RewardSignals
 from ludus.config.run import CheckpointSettings, RunConfig
 from ludus.config.signal import IntrinsicConfig
 from ludus.config.trainer import TrainerConfig
-from ludus.config.values import Section, sections_in
+from ludus.config.values import Extensible, Section, sections_in
 from ludus.json_values import JsonObject
 from ludus.plugins import broken
 from server.kit.errors import InvalidConfig, Problem
@@ -251,7 +251,7 @@ class _KeyValidation:
             return self.section(TRAINERS[name], written, path)
         if "trainer_type" in written:
             *trainers, last = (repr(trainer) for trainer in TRAINERS)
-            message = f"must be {', '.join(trainers)} or {last}, but is {show(name)}{_broken(name)}"
+            message = f"must be {', '.join(trainers)} or {last}, but is {show(name)}{broken_words(name)}"
             self._add((*path, "trainer_type"), "invalid_value", message)
         judged = {key: value for key, value in written.items() if key not in {"trainer_type", "hyperparameters"}}
         cleaned = {"trainer_type": "ppo", **self.section(PPOConfig, judged, path)}
@@ -309,10 +309,10 @@ def _unknown(section: type[Section], key: str, path: Path) -> str:
     if in_behavior and (home := _home_in_behavior(key)):
         return f"{show(key)} is not a key here; it belongs under `{home}`"
     message = _unknown_message(key, list(section.model_fields), list(keys_of(KEYS, section)))
-    return f"{message}{_broken(key) if section is RewardSignals else ''}"
+    return f"{message}{broken_words(key) if issubclass(section, Extensible) else ''}"
 
 
-def _broken(name: object) -> str:
+def broken_words(name: object) -> str:
     """Return what is wrong with a plug-in of this name, if there is one, as further sentences."""
     return "".join(f"; {problem}" for problem in broken(str(name)))
 

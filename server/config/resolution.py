@@ -17,7 +17,7 @@ from ludus.json_values import JsonObject
 from ludus.schemas import ConfigChange
 from ludus.validation import in_words
 from server.config.document import MAX_DEPTH, Document, parse_document
-from server.config.key_validation import check_count, validate_keys
+from server.config.key_validation import broken_words, check_count, validate_keys
 from server.config.rules import problems_of, warnings_of
 from server.kit.errors import InvalidConfig, Problem
 
@@ -228,4 +228,5 @@ def _problem(path: Path, detail: ErrorDetails) -> Problem:
     if kind in CODES:
         return Problem(join_path(path), kind, detail["msg"])
     code, text = _TEXTS.get(kind, ("invalid_value", f"{in_words(detail)}, but is {{given}}"))
-    return Problem(join_path(path), code, text.format(given=value, **detail.get("ctx", {})))
+    words = broken_words(detail["input"]) if kind == "literal_error" else ""
+    return Problem(join_path(path), code, text.format(given=value, **detail.get("ctx", {})) + words)

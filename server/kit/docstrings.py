@@ -24,8 +24,8 @@ def field_texts(kind: type) -> Mapping[str, str]:
     models = getattr(kind, "model_fields", {})
     texts: dict[str, str] = {name: field.description for name, field in models.items() if field.description}
     for cls in reversed(kind.__mro__[:-1]):
-        ours = cls.__module__.partition(".")[0] in {"server", "ludus"}
-        if ours and getattr(sys.modules[cls.__module__], cls.__name__, None) is cls:  # `create_model` makes others
+        foreign = cls.__module__.partition(".")[0] in {"pydantic", "builtins", "abc", "typing"}
+        if not foreign and getattr(sys.modules[cls.__module__], cls.__name__, None) is cls:  # `create_model` makes others
             texts |= _docstrings_of(cls.__module__)[cls.__name__]
     return texts
 

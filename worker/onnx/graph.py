@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ludus.collector.activations import ACTIVATIONS
 from ludus.collector.layout import NORMALIZED_LIMIT, BodyLayout, NetworkGraph
 from ludus.collector.spec_checks import ObservationKind
+from ludus.plugins import PluginError
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.attention import (
     EPSILON,
@@ -168,6 +169,14 @@ class Graph:
         return name
 
 
+@runtime_checkable
+class OnnxLayer(Protocol):
+    """A layer of a plug-in's encoder that writes its ONNX form itself."""
+
+    def onnx(self, graph: Graph, inputs: str, name: str) -> str:
+        """Add the layer to the graph, and return the name of its result; parameters are weights `name.PARAMETER`."""
+
+
 def acting_graph(actor: Actor) -> NetworkGraph | None:
     """Return the graph with which collectors act; None for a dense actor, which acts in numpy.
 
@@ -252,10 +261,11 @@ def _picture(graph: Graph, layers: nn.Module, inputs: str, prefix: str) -> str:
                     swish = graph.activation("swish", hidden, f"{name}.{part}/before")
                     hidden = _convolution(graph, kernel, swish, f"{name}.{part}")
                 inputs = graph.node("Add", [inputs, hidden], f"{name}/residual")
-            case nn.MaxPool2d():
-                inputs = graph.node(
-                    "MaxPool", [inputs], f"{name}/pool", kernel_shape=[3, 3], strides=[2, 2], pads=[0, 0, 0, 0]
-                )
+            case nn.MaxPool2d(dilation=1, ceil_mode=False):
+                window = {"kernel_shape": _pair(layer.kernel_size), "strides": _pair(layer.stride)}
+                inputs = graph.node("MaxPool", [inputs], f"{name}/pool", **window, pads=2 * _pair(layer.padding))
+            case OnnxLayer():
+                inputs = layer.onnx(graph, inputs, name)
             case nn.LeakyReLU():
                 inputs = graph.node("LeakyRelu", [inputs], f"{name}/leaky_relu", alpha=layer.negative_slope)
             case nn.ReLU():
@@ -269,23 +279,28 @@ def _picture(graph: Graph, layers: nn.Module, inputs: str, prefix: str) -> str:
             case Dense():
                 inputs = graph.linear(inputs, name, layer)
             case _:
-                raise TypeError(f"no ONNX form of {type(layer).__name__}")
+                reason = f"{layer} has no ONNX form: take another layer, or give it the method of {OnnxLayer.__name__}"
+                raise PluginError(reason)
     return inputs
 
 
 def _convolution(graph: Graph, layer: nn.Conv2d, inputs: str, name: str) -> str:
-    assert layer.bias is not None
-    weights = [graph.weight(f"{name}.weight", layer.weight), graph.weight(f"{name}.bias", layer.bias)]
+    weights = [graph.weight(f"{name}.weight", layer.weight)]
+    weights += [] if layer.bias is None else [graph.weight(f"{name}.bias", layer.bias)]
     return graph.node(
         "Conv",
         [inputs, *weights],
         f"{name}/conv",
-        dilations=[1, 1],
-        group=1,
+        dilations=list(layer.dilation),
+        group=layer.groups,
         kernel_shape=list(layer.kernel_size),
-        pads=[int(layer.padding[0])] * 4,
+        pads=2 * _pair(layer.padding),
         strides=list(layer.stride),
     )
+
+
+def _pair(sizes: Any) -> list[int]:
+    return [int(size) for size in (sizes if isinstance(sizes, tuple) else (sizes, sizes))]
 
 
 def _attention(

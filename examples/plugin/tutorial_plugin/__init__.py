@@ -1,1 +1,1 @@
-"""A trainer and a reward signal for Ludus: `trainer_type: a2c`, `reward_signals: {effort: {}}`."""
+"""A trainer, a reward signal and an encoder for Ludus: `trainer_type: a2c`, `effort: {}`, `vis_encode_type: tiles`."""

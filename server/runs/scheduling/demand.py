@@ -39,7 +39,19 @@ def _plugins_in(config: Mapping[str, Any]) -> Iterator[str]:
         signals = behavior.get("reward_signals") or {}
         named = [(Kind.TRAINERS, behavior.get("trainer_type"))]
         named += [(Kind.REWARDS, name) for name, signal in signals.items() if signal is not None]
+        named += [(Kind.ENCODERS, name) for name in _encoders_in(behavior)]
         yield from (labels[key] for key in named if key in labels)
+
+
+def _encoders_in(value: object) -> Iterator[str]:
+    """Yield the encoders of the networks of a behavior: the policy's, and those of its reward signals."""
+    match value:
+        case {"vis_encode_type": str(name)}:
+            yield name
+        case dict():
+            yield from (name for inner in value.values() for name in _encoders_in(inner))
+        case list():
+            yield from (name for inner in value for name in _encoders_in(inner))
 
 
 @dataclass(frozen=True)

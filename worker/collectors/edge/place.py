@@ -237,7 +237,8 @@ class Place:
                 memory = BehaviorMemory.of(self._memory, message, frame.descriptors)
                 self._runners[message.runner] = _Runner(memory, message.policy)
                 evaluated = frame.descriptors[1:] if message.policy.evaluated else ()
-                self._put(Kind.MESSAGE, frame.payload, [unfreeze(fd).tobytes() for fd in evaluated])
+                passed = replace(message, policy=message.policy.portable)
+                self._put(Kind.MESSAGE, passed.pack(), [unfreeze(fd).tobytes() for fd in evaluated])
                 return
             case commands.Weights():  # sent as soon as the edge collector has read the version before
                 runner = self._runners[message.runner]

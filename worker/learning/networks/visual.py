@@ -7,6 +7,8 @@
     resnet              three of: conv 3x3 (16, 32, 32 channels, padded), max pool 3x3 stride 2,
                         two residual blocks [swish, conv 3x3, swish, conv 3x3]; then swish (Espeholt et al. 2018)
 
+    a plug-in's         the layers that it returns (`ludus.config.encoder.EncoderConfig`)
+
 Then all: linear to `hidden_units` (Kaiming normal, gain 1.41), LeakyReLU with slope 0.01 (resnet: ReLU).
 Convolutions start as torch starts them: weights and biases uniform in `+-1 / sqrt(inputs of one output)`.
 
@@ -20,6 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ludus.config.encoder import EncoderConfig
+from ludus.plugins import load_object
 from worker.learning.networks.dense import kaiming_dense
 
 DENSE_GAIN = 1.41
@@ -51,12 +55,19 @@ class VisualEncoder(nn.Module):
     Of the class, all encoders of the process follow it (`worker.trainer.compilation`).
     """
 
-    def __init__(self, encoder: str, shape: tuple[int, ...], units: int, generator: torch.Generator) -> None:
-        """`shape` is (channels, height, width); `BodyLayout.of` refuses pictures that are too small for an encoder."""
+    def __init__(
+        self, encoder: str | EncoderConfig, shape: tuple[int, ...], units: int, generator: torch.Generator
+    ) -> None:
+        """`shape` is (channels, height, width); `BodyLayout.of` refuses pictures that are too small for an encoder.
+
+        Raises PluginError where the encoder of a plug-in cannot be used.
+        """
         super().__init__()
-        channels, height, width = shape
+        channels = shape[0]
         layers: list[nn.Module]
         match encoder:
+            case EncoderConfig():
+                layers = list(load_object(encoder.implementation)(encoder, shape, generator))
             case "fully_connected":
                 layers = []
             case "match3":
@@ -73,7 +84,7 @@ class VisualEncoder(nn.Module):
                 layers.append(nn.SiLU())
             case _:
                 raise ValueError(f"no visual encoder is called {encoder!r}")
-        sizes = _sizes(layers, (channels, height, width))
+        sizes = _sizes(layers, shape)
         self.widest = max(sizes)
         """Elements of the largest layer's output for one picture."""
         self.dense = kaiming_dense(sizes[-1], units, DENSE_GAIN, generator)
@@ -121,20 +132,10 @@ def _convolutions(channels: int, layers: list[tuple[int, int, int]], generator: 
     return modules
 
 
-def _sizes(layers: list[nn.Module], shape: tuple[int, int, int]) -> list[int]:
+@torch.no_grad()
+def _sizes(layers: list[nn.Module], shape: tuple[int, ...]) -> list[int]:
     """Return the number of elements of the input and behind each layer."""
-    sizes = [math.prod(shape)]
+    outputs = [torch.zeros(1, *shape)]
     for layer in layers:
-        channels, height, width = shape
-        match layer:
-            case nn.Conv2d():
-                (kernel, _), (stride, _), padding = layer.kernel_size, layer.stride, int(layer.padding[0])
-                height, width = [(side + 2 * padding - kernel) // stride + 1 for side in (height, width)]
-                channels = layer.out_channels
-            case nn.MaxPool2d():
-                height, width = [(side - 3) // 2 + 1 for side in (height, width)]
-            case _:
-                pass
-        shape = (channels, height, width)
-        sizes.append(math.prod(shape))
-    return sizes
+        outputs.append(layer(outputs[-1]))
+    return [output.numel() for output in outputs]
