@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from inspect import cleandoc
 from pathlib import Path
+from textwrap import wrap
 from typing import Final
 
 import click
@@ -14,6 +16,7 @@ from ludus.cli.options import EXISTING, FILE, json_option
 from ludus.cli.render import echo, print_answer, print_document, table
 from ludus.client import Client, StoredConfig
 from ludus.json_values import JsonObject
+from ludus.plugins import broken
 from ludus.schemas import ConfigDiff, ConfigSummary, ConfigUpgrade, ConfigVersion, Preset, PresetSummary
 
 MAX_VALUE: Final = 60
@@ -146,6 +149,40 @@ def upgrade(
             echo(line, err=True)
 
     print_answer(done, show, as_json=as_json)
+
+
+@config.command()
+@click.argument("key", nargs=-1)
+def reference(*, key: tuple[str, ...]) -> None:
+    """Print types, ranges, defaults and meanings of keys, with those of installed plug-ins: of each KEY, or of all.
+
+    \b
+    ludus config reference network_settings     a section
+    ludus config reference hidden_units         a key, wherever it is
+    ludus config reference ppo                  what a trainer adds
+    """
+    try:
+        from ludus.config.reference import find  # noqa: PLC0415  # a light installation reads no configurations
+    except ModuleNotFoundError as error:
+        reason = f"`ludus config reference` needs the extra `collect` ({error.name} is missing)"
+        raise click.ClickException(f"{reason}: pip install 'ludus[collect]'") from error
+    for query in key or ("",):
+        sections = list(find(query))
+        if not sections:
+            raise click.UsageError(f"no section, key or trainer is called {query!r}; without KEY all are printed")
+        for title, section, entries in sections:
+            lines = [title, *cleandoc(section.__doc__ or "").splitlines(), ""]
+            for entry in entries:
+                facts = [entry.type.replace("`", ""), entry.range, f"default {entry.default}"]
+                lines += [
+                    f"  {entry.key}: {', '.join(filter(None, facts))}",
+                    *(f"      {line}" for line in wrap(entry.text, 100)),
+                    "",
+                ]
+            for line in lines:
+                echo(line)
+    for problem in broken():
+        echo(f"left out: {problem}", err=True)
 
 
 def _text(path: Path) -> str:

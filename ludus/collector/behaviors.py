@@ -124,7 +124,8 @@ class Behaviors:
             session.end(message.code, message.reason, rejoin=False)
 
     def admit(self, message: commands.Admit, frame: Frame) -> None:
-        """Make the runners of a behavior, and admit the sessions that wait for it."""
+        """Make the runners of a behavior, and admit the sessions that wait for it. Raises PluginError."""
+        message.policy.check_heads()
         memory = self._link.admitted(message, frame)
         arena = memory.arena
         spec = message.arena.spec

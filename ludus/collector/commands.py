@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from ludus.collector.arena import ArenaLayout
+from ludus.collector.heads import head_of
 from ludus.collector.layout import NetworkGraph
 from ludus.collector.messages import Message
 from ludus.config.network import NetworkSettings
+from ludus.plugins import OWN, Kind, PluginError, installed
 from ludus.protocol.environment_parameters import ParameterValue
 
 CHAMPION_ALONE: Final = -1
@@ -47,12 +49,30 @@ class PolicySpec:
     evaluated: tuple[NetworkSpec, ...] = ()
     """The policies of an evaluation, which answer all agents: the candidate, then the champion. Weights are not
     published and steps are not granted; games of simulators before `BeginEvaluation` do not count."""
+    packages: tuple[str, ...] = ()
+    """Those that an edge collector needs, since their plug-ins have the heads."""
 
     @property
     def portable(self) -> Self:
         """The policy for an edge collector, which needs no plug-in of an encoder (`NetworkSettings.portable`)."""
         evaluated = tuple(replace(spec, network_settings=spec.network_settings.portable) for spec in self.evaluated)
-        return replace(self, network_settings=self.network_settings.portable, evaluated=evaluated)
+        plugins = [installed(Kind.EXPLORERS).get(head) for head in self._heads()]
+        packages = tuple(sorted({plugin.package for plugin in plugins if plugin is not None} - {OWN}))
+        settings = self.network_settings.portable
+        return replace(self, network_settings=settings, evaluated=evaluated, packages=packages)
+
+    def check_heads(self) -> None:
+        """Raise PluginError if a head is a plug-in's that is not here. The error says which packages have it."""
+        try:
+            for head in self._heads():
+                head_of(head)
+        except PluginError as error:
+            raise PluginError(
+                f"{error}: pip install {' '.join(self.packages)}" if self.packages else str(error)
+            ) from None
+
+    def _heads(self) -> set[str]:
+        return {self.head, *(spec.head for spec in self.evaluated)}
 
 
 @dataclass(frozen=True, slots=True)

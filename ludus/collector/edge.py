@@ -28,12 +28,12 @@ from ludus.collector.server import CollectorServer
 from ludus.collector.service import METHOD, SimulationHandler, join_handler, make_server, relayed
 from ludus.collector.snapshots.state import unpack
 from ludus.collector.spec_checks import UnsupportedSpec
-from ludus.plugins import PluginError
 from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.service import LocalCall, UnityHandler
 from ludus.http2.calls import StreamCall, UnaryCall
 from ludus.http2.frames import Metadata
 from ludus.http2.server import Http2Server
+from ludus.plugins import PluginError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.contract import CallRefused

@@ -78,7 +78,9 @@ class NetworkSettings(Extensible):
         return self.model_copy(update={"vis_encode_type": "fully_connected", self.vis_encode_type: None})
 
 
-ENCODERS: Final[dict[str, type[EncoderConfig]]] = load_all(Kind.ENCODERS, EncoderConfig, taken=[*dir(NetworkSettings), *NetworkSettings.model_fields])
+ENCODERS: Final[dict[str, type[EncoderConfig]]] = load_all(
+    Kind.ENCODERS, EncoderConfig, taken=[*dir(NetworkSettings), *NetworkSettings.model_fields]
+)
 """The encoders of plug-ins by `vis_encode_type`."""
 _literal: Any = Literal
 _field = NetworkSettings.__pydantic_fields__["vis_encode_type"]

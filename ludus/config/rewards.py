@@ -99,7 +99,9 @@ class RewardSignals(Extensible):
         return named
 
 
-for _name, _signal in load_all(Kind.REWARDS, RewardSignalConfig, taken=[*dir(RewardSignals), *RewardSignals.model_fields]).items():
+for _name, _signal in load_all(
+    Kind.REWARDS, RewardSignalConfig, taken=[*dir(RewardSignals), *RewardSignals.model_fields]
+).items():
     _summary = (_signal.__doc__ or "").partition("\n")[0]
     RewardSignals.extend(_name, _signal, f"{_summary} `{{}}` = all defaults, null = none.")
 RewardSignals.model_rebuild(force=True)

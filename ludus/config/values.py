@@ -7,7 +7,7 @@ a number is a number; but true and false are not, and a whole number with a frac
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, model_validator
 from pydantic.fields import FieldInfo
@@ -47,8 +47,9 @@ class Extensible(Section):
     @classmethod
     def extend(cls, name: str, section: type[Section], text: str) -> None:
         """Add the section of a plug-in, which is null unless it is used; `model_rebuild` completes it."""
+        annotation: Any = section | None
         cls.__pydantic_fields__[name] = FieldInfo(
-            annotation=section | None, default=None, description=text, json_schema_extra=OWN
+            annotation=annotation, default=None, description=text, json_schema_extra=OWN
         )
 
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from ludus import schemas as resources
 from ludus.config.run import RunConfig
+from ludus.docstrings import field_texts
 from server.app.access import is_open
 from server.app.browsers import COOKIE, SECURE_PREFIX
-from server.kit.docstrings import field_texts
 from server.kit.http.auth import NAMED_IN_QUERY, NEED
 from server.kit.http.fields import Write
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from server.kit.docstrings import field_texts
+from ludus.docstrings import field_texts
 from server.kit.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

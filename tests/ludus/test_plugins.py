@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from ludus.cli.exits import Exit
 from ludus.config.behavior import TRAINERS
+from ludus.config.run import RunConfig
 from ludus.plugins import OWN, Kind, PluginError, added, installed, load_object
 from server.config.resolution import resolve
 from server.kit.errors import InvalidConfig
 from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
-from tests.e2e.stack import LudusUp, Player
+from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
+from tests.e2e.test_edge import collecting
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -76,6 +80,7 @@ def test_dqn_novelty_its_explorer_and_all_adapters_are_plug_ins() -> None:
     assert own == {
         Kind.TRAINERS: {"dqn"},
         Kind.REWARDS: {"novelty"},
+        Kind.ENCODERS: set(),
         Kind.EXPLORERS: {"epsilon_greedy"},
         Kind.ADAPTERS: {"gymnasium", "pettingzoo", "python"},
     }
@@ -197,17 +202,32 @@ def test_versions_are_those_of_the_packages(site: Path) -> None:
         ("import a_module_that_is_not_there", "trainers", "odd = odd:Config", "ModuleNotFoundError"),
         ("1 / 0", "rewards", "odd = odd:Config", "ZeroDivisionError: division by zero"),
         ("", "trainers", "odd = odd:Config", "AttributeError"),
+        ("1 / 0", "encoders", "odd = odd:Config", "ZeroDivisionError: division by zero"),
+        ("from ludus.config.values import Section", "encoders", "odd = odd:Section", "is no EncoderConfig"),
         ("class Config: pass", "rewards", "odd = odd:Config", "is no RewardSignalConfig"),
         ("from ludus.config.behavior import PPOConfig", "trainers", "odd = odd:PPOConfig", "trainer_type is 'ppo'"),
         ("", "rewards", "so odd = odd:Config", "its name must be"),
     ],
-    ids=["missing module", "raises", "missing class", "wrong class", "another name", "bad name"],
+    ids=[
+        "module",
+        "raises",
+        "missing class",
+        "encoder raises",
+        "no encoder",
+        "wrong class",
+        "another name",
+        "bad name",
+    ],
 )
 def test_a_broken_plug_in_is_named_and_all_else_works(
     tmp_path: Path, module: str, group: str, line: str, words: str
 ) -> None:
     package(tmp_path, "odd", module, **{group: line})
-    key = "'trainer_type': 'odd'" if group == "trainers" else "'reward_signals': {'extrinsic': {}, 'odd': {}}"
+    key = {
+        "trainers": "'trainer_type': 'odd'",
+        "rewards": "'reward_signals': {'extrinsic': {}, 'odd': {}}",
+        "encoders": "'network_settings': {'vis_encode_type': 'odd'}",
+    }[group]
 
     reason, trainer, refusal = in_a_process(
         f"""
@@ -243,29 +263,263 @@ def test_a_package_does_not_replace_what_ludus_has(tmp_path: Path) -> None:
     assert names == {name: trainer.__module__ for name, trainer in TRAINERS.items()}
 
 
+def test_keys_of_a_plug_in_that_a_run_does_not_use_stop_no_process_without_it(tutorial: Path) -> None:
+    """A worker may lack it, and runs that were stored outlive it."""
+    stored = in_a_process(
+        """
+from server.config.resolution import resolve
+print(json.dumps(resolve({"behaviors": {"A": {}}}).model_dump(mode="json")))
+""",
+        tutorial,
+    )
+
+    section = stored["behaviors"]["A"]
+    assert (section["reward_signals"]["effort"], section["network_settings"]["tiles"]) == (None, None)
+    plain = RunConfig.model_validate(stored).behaviors["A"]
+    assert plain == resolve({"behaviors": {"A": {}}}).behaviors["A"]
+
+
+def test_keys_of_a_plug_in_that_is_used_are_refused_without_it() -> None:
+    with pytest.raises(ValidationError, match="effort"):
+        RunConfig.model_validate({"behaviors": {"A": {"reward_signals": {"extrinsic": {}, "effort": {}}}}})
+
+
+@pytest.mark.parametrize(
+    ("network", "path", "words"),
+    [
+        ({"vis_encode_type": "tile"}, "vis_encode_type", "or 'tiles', but is \"tile\""),
+        ({"tiles": {"tyle": 1}}, "tiles.tyle", "did you mean `tile`?"),
+        ({"tiles": {"tile": 9}}, "tiles.tile", "must be at most 4, but is 9"),
+    ],
+)
+def test_keys_of_an_encoder_are_checked_like_all_others(
+    tutorial: Path, network: dict[str, Any], path: str, words: str
+) -> None:
+    ((where, message),) = in_a_process(
+        f"""
+from server.config.resolution import resolve
+from server.kit.errors import InvalidConfig
+try:
+    resolve({{"behaviors": {{"A": {{"network_settings": {network!r}}}}}}})
+except InvalidConfig as error:
+    print(json.dumps([[problem.path, problem.message] for problem in error.problems]))
+""",
+        tutorial,
+    )
+
+    assert where == f"behaviors.A.network_settings.{path}"
+    assert words in message
+
+
+def test_an_encoder_learns_acts_by_onnx_runtime_as_by_torch_and_demands_its_label(tutorial: Path) -> None:
+    answer = in_a_process(
+        """
+import numpy as np
+import torch
+from ludus.collector.policy import NetworkPolicy
+from ludus.collector.spec_checks import UnsupportedSpec
+from server.config.resolution import resolve
+from server.runs.scheduling.demand import Demand
+from tests.worker.learning.test_build import CPU, NONE, make_spec
+from worker.learning.build import build_algorithm
+from worker.onnx.graph import acting_graph
+network = {"vis_encode_type": "tiles", "tiles": {"channels": 8}, "hidden_units": 16}
+config = resolve({"behaviors": {"A": {"network_settings": network}}})
+section, spec = config.behaviors["A"], make_spec(observations=((3, 20, 20),), branches=(2,))
+actor = build_algorithm(section, spec, CPU, 1, NONE).actor
+pictures = np.random.default_rng(1).integers(0, 256, (5, 3, 20, 20), np.uint8)
+policy = NetworkPolicy(spec, section.network_settings.portable, acting_graph(actor))
+policy.load(actor.flatten())
+by_onnx, _ = policy.forward([pictures], None)
+by_torch, _ = actor(actor.encode([torch.from_numpy(pictures)]))
+try:
+    build_algorithm(section, make_spec(observations=((3, 8, 8),), branches=(2,)), CPU, 1, NONE)
+except UnsupportedSpec as error:
+    refusal = str(error)
+print(json.dumps([float(np.abs(by_onnx - by_torch.detach().numpy()).max()), len(list(actor.body.encoder.parameters())),
+    Demand.of(config.model_dump(mode="json")).text, section.network_settings.portable.vis_encode_type, refusal]))
+""",
+        tutorial,
+    )
+
+    difference, parameters, demand, portable, refusal = answer
+    assert difference < 1e-5
+    assert (parameters, demand, portable) == (6, "0;encoders.tiles", "fully_connected")
+    assert "the visual encoder 'tiles' needs a height and width of at least 12" in refusal
+
+
+def test_demands_name_the_encoders_of_all_networks(site: Path) -> None:
+    package(site, "seen", "", encoders="\n".join(f"eye{number} = seen:Eye" for number in range(3)))
+    signals = {"gail": [{"network_settings": {"vis_encode_type": "eye0"}}], "rnd": {"network_settings": None}}
+    behavior = {"reward_signals": signals, "network_settings": {"vis_encode_type": "eye2"}}
+
+    assert Demand.of({"behaviors": {"A": behavior}}).labels == {"encoders.eye0", "encoders.eye2"}
+
+
+LAYERS = """
+from ludus.config.encoder import EncoderConfig
+class OddConfig(EncoderConfig):
+    implementation = "odd_layers:layers"
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def layers(config, shape, generator): return [nn.Hardswish()]", "Hardswish() has no ONNX form"),
+        ("", "names odd_layers:layers, which cannot be used: AttributeError"),
+        (
+            "class Doubled(nn.Module):\n    def forward(self, x): return 2 * x\n"
+            "    def onnx(self, graph, inputs, name):\n"
+            "        return graph.node('Mul', [inputs, graph.constant('two', 2.0)], name)\n"
+            "def layers(config, shape, generator): return [Doubled(), nn.MaxPool2d(2, padding=1), nn.Sigmoid()]",
+            "exported",
+        ),
+    ],
+    ids=["without ONNX form", "missing", "its own ONNX form"],
+)
+def test_layers_of_an_encoder_have_an_onnx_form_or_bring_it(tmp_path: Path, code: str, words: str) -> None:
+    package(tmp_path, "odd", LAYERS, encoders="odd = odd:OddConfig")
+    (tmp_path / "odd_layers.py").write_text(f"from torch import nn\n{code}\n")
+
+    answer = in_a_process(
+        """
+import tempfile
+from pathlib import Path
+from ludus.plugins import PluginError
+from server.config.resolution import resolve
+from tests.worker.learning.test_build import CPU, NONE, make_spec
+from worker.learning.build import build_algorithm
+from worker.onnx.export import export_onnx
+config, spec = resolve({"behaviors": {"A": {"network_settings": {"vis_encode_type": "odd"}}}}), make_spec(observations=((3, 9, 9),), branches=(2,))
+try:
+    actor = build_algorithm(config.behaviors["A"], spec, CPU, 1, NONE).actor
+    export_onnx(actor, spec, Path(tempfile.mkdtemp()) / "policy.onnx")
+    print(json.dumps("exported"))
+except PluginError as error:
+    print(json.dumps(str(error)))
+""",
+        tmp_path,
+    )
+
+    assert words in answer
+
+
+def test_the_command_line_documents_keys_of_plug_ins(tutorial: Path) -> None:
+    answer = in_a_process(
+        """
+from click.testing import CliRunner
+from ludus.cli import ludus
+print(json.dumps([CliRunner().invoke(ludus, ["config", "reference", query]).output for query in ("tiles", "a2c", "effort")]))
+""",
+        tutorial,
+    )
+
+    tiles, a2c, effort = answer
+    assert "behaviors.NAME.network_settings.tiles\nEncoder for games drawn in tiles" in tiles
+    assert "  tile: whole number, ≥ 1, ≤ 4, default 4\n      Width and height of a tile, in pixels.\n" in tiles
+    assert "behaviors.NAME.hyperparameters of a2c\nAdvantage actor-critic" in a2c
+    assert "  strength: number, default 0.01\n" in effort
+
+
+CALM = """
+from typing import ClassVar, Literal
+from ludus.collector.heads import HEADS
+from ludus.config.behavior import PPOConfig
+class CalmConfig(PPOConfig):
+    head: ClassVar[str] = "calm"
+    implementation: ClassVar[str] = "calm:Calm"
+    trainer_type: Literal["calm"] = "calm"
+EXPLORER = HEADS["gaussian"]
+def Calm(config, spec, device, seed, signals, expert):
+    from worker.learning.algorithms.ppo import PPO
+    return PPO(config, spec, device, seed, signals, expert)
+"""
+"""A trainer with an explorer, which is PPO's under another name."""
+
+
+@pytest.fixture(scope="module")
+def up(tutorial: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LudusUp]:
+    """A stack with the example and with the package `calm`."""
+    site = tmp_path_factory.mktemp("calm")
+    package(site, "calm", CALM, trainers="calm = calm:CalmConfig", explorers="calm = calm:EXPLORER")
+    path = os.pathsep.join([str(tutorial), str(site), str(ROOT)])
+    up = LudusUp(tmp_path_factory.mktemp("home"), PYTHONPATH=path)
+    yield up
+    up.stop()
+
+
 @pytest.mark.long
 @pytest.mark.e2e
-def test_the_example_learns_in_a_whole_stack_and_leaves_a_model(tutorial: Path, tmp_path: Path) -> None:
-    path = os.pathsep.join([str(tutorial), str(ROOT)])
-    up = LudusUp(tmp_path / "home", PYTHONPATH=path)
-    try:
-        with up.client() as client:
-            run = client.runs.create(CONFIG.replace("20000", "2000").replace("summary_freq: 2000", "summary_freq: 500"))
-            player = Player(up, run.id, game="gymnasium:Pendulum-v1")
+@pytest.mark.xdist_group("plugins")
+def test_an_encoder_learns_through_an_edge_collector_that_lacks_it(up: LudusUp, tmp_path: Path) -> None:
+    behavior = {
+        "hyperparameters": {"batch_size": 64, "buffer_size": 256},
+        "network_settings": {"hidden_units": 16, "vis_encode_type": "tiles"},
+        "max_steps": 512,
+    }
+    places = {"grace_seconds": 60, "collectors": {"local": 0, "edge": 1}}
+    with up.client() as client:
+        run = client.runs.create({"behaviors": {"Lights": behavior}, "simulators": places})
+        with collecting(up, run.id) as (address, process):
+            player = Player(up, run.id, "--server", address, game=f"python:{ROOT}/tests/toys/lights.py:Lights")
             try:
                 assert client.runs.wait(run.id, timeout=120).state == "SUCCEEDED"
             finally:
                 player.kill()
-            (attempt,) = client.runs.attempts(run.id)
-            keys = {metric.key for metric in client.metrics.list(run.id)}
-            client.checkpoints.download(run.id, "latest", "Pendulum.onnx", tmp_path / "model.onnx")
-    finally:
-        up.stop()
+            assert process.wait(timeout=20) == Exit.OK
+        model = client.checkpoints.download(run.id, "latest", "Lights.onnx", tmp_path / "model.onnx")
+        (attempt,) = client.runs.attempts(run.id)
+
+    assert model.stat().st_size > 0
+    assert "encoders.tiles of tutorial-plugin 1.0" in (attempt.fingerprint or {})["plugins"]
+
+
+@pytest.mark.long
+@pytest.mark.e2e
+@pytest.mark.xdist_group("plugins")
+def test_an_edge_collector_without_the_explorer_says_what_to_install_and_the_run_goes_on(up: LudusUp) -> None:
+    with up.client() as client:
+        run = client.runs.create(cartpole(100_000, trainer_type="calm"))
+        player = Player(up, run.id)
+        try:
+            before = wait_for_step(client, run, 200)
+            with collecting(up, run.id) as (_, process):
+                _, said = process.communicate(timeout=60)
+            wait_for_step(client, run, before.step + 1000)
+        finally:
+            player.kill()
+        events = [f"{event.kind}: {event.message}" for event in client.events.list(run.id)]
+        attempts = client.runs.attempts(run.id)
+        client.runs.cancel(run.id)
+        client.runs.wait(run.id, timeout=60)
+
+    sentence = "the explorer 'calm' is not installed here; install the plug-in that has it: pip install calm"
+    assert process.returncode == Exit.REFUSED
+    assert said.count(sentence) == 1
+    assert "Traceback" not in said
+    assert [event for event in events if sentence in event]
+    assert len(attempts) == 1
+
+
+@pytest.mark.long
+@pytest.mark.e2e
+@pytest.mark.xdist_group("plugins")
+def test_the_example_learns_in_a_whole_stack_and_leaves_a_model(up: LudusUp, tmp_path: Path) -> None:
+    with up.client() as client:
+        run = client.runs.create(CONFIG.replace("20000", "2000").replace("summary_freq: 2000", "summary_freq: 500"))
+        player = Player(up, run.id, game="gymnasium:Pendulum-v1")
+        try:
+            assert client.runs.wait(run.id, timeout=120).state == "SUCCEEDED"
+        finally:
+            player.kill()
+        (attempt,) = client.runs.attempts(run.id)
+        keys = {metric.key for metric in client.metrics.list(run.id)}
+        client.checkpoints.download(run.id, "latest", "Pendulum.onnx", tmp_path / "model.onnx")
 
     assert attempt.fingerprint is not None
-    assert attempt.fingerprint["plugins"] == [
-        "trainers.a2c of tutorial-plugin 1.0",
-        "rewards.effort of tutorial-plugin 1.0",
-    ]
+    assert {"trainers.a2c of tutorial-plugin 1.0", "rewards.effort of tutorial-plugin 1.0"} <= {
+        *attempt.fingerprint["plugins"]
+    }
     assert {"Policy/Effort Reward", "Policy/Effort Value Estimate"} <= keys
     assert (tmp_path / "model.onnx").stat().st_size > 0

@@ -50,6 +50,9 @@ ONNX_GATES = (0, 3, 1, 2)
 OPERATIONS = {"mul": "Mul", "tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu"}
 """The operations of activations in opset 9."""
 
+LAYERS: Mapping[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "swish", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
+"""Layers of encoders that are activations (`ludus.collector.activations`)."""
+
 
 class Graph:
     """Nodes and constants of a model under construction."""
@@ -268,10 +271,8 @@ def _picture(graph: Graph, layers: nn.Module, inputs: str, prefix: str) -> str:
                 inputs = layer.onnx(graph, inputs, name)
             case nn.LeakyReLU():
                 inputs = graph.node("LeakyRelu", [inputs], f"{name}/leaky_relu", alpha=layer.negative_slope)
-            case nn.ReLU():
-                inputs = graph.activation("relu", inputs, name)
-            case nn.SiLU():
-                inputs = graph.activation("swish", inputs, name)
+            case nn.ReLU() | nn.SiLU() | nn.Sigmoid() | nn.Tanh():
+                inputs = graph.activation(LAYERS[type(layer)], inputs, name)
             case nn.Flatten():
                 dense = layers[-2] if isinstance(layers, nn.Sequential) else None
                 assert isinstance(dense, Dense)

@@ -20,7 +20,7 @@ from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, R
 from ludus.config.run import RunConfig
 from ludus.config.values import Section
 from server.config.reference import TITLES, render
-from server.kit.docstrings import field_texts
+from ludus.docstrings import field_texts
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 

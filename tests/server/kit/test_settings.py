@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from server.commands import load_settings
 from server.kit.artifacts.address import S3Address
-from server.kit.docstrings import field_texts
+from ludus.docstrings import field_texts
 from server.kit.settings import DatabaseSettings, Settings
 
 

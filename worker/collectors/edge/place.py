@@ -237,8 +237,8 @@ class Place:
                 memory = BehaviorMemory.of(self._memory, message, frame.descriptors)
                 self._runners[message.runner] = _Runner(memory, message.policy)
                 evaluated = frame.descriptors[1:] if message.policy.evaluated else ()
-                passed = replace(message, policy=message.policy.portable)
-                self._put(Kind.MESSAGE, passed.pack(), [unfreeze(fd).tobytes() for fd in evaluated])
+                portable = replace(message, policy=message.policy.portable)
+                self._put(Kind.MESSAGE, portable.pack(), [unfreeze(fd).tobytes() for fd in evaluated])
                 return
             case commands.Weights():  # sent as soon as the edge collector has read the version before
                 runner = self._runners[message.runner]

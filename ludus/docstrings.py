@@ -5,6 +5,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 from typing import Final
@@ -24,17 +25,21 @@ def field_texts(kind: type) -> Mapping[str, str]:
     models = getattr(kind, "model_fields", {})
     texts: dict[str, str] = {name: field.description for name, field in models.items() if field.description}
     for cls in reversed(kind.__mro__[:-1]):
-        foreign = cls.__module__.partition(".")[0] in {"pydantic", "builtins", "abc", "typing"}
-        if not foreign and getattr(sys.modules[cls.__module__], cls.__name__, None) is cls:  # `create_model` makes others
-            texts |= _docstrings_of(cls.__module__)[cls.__name__]
+        if cls.__module__.partition(".")[0] == "pydantic" or cls.__name__ not in vars(sys.modules[cls.__module__]):
+            continue  # `create_model` makes classes that stand in no module
+        texts |= _docstrings_of(cls.__module__).get(cls.__name__, {})
     return texts
 
 
 @cache
 def _docstrings_of(module: str) -> Mapping[str, Mapping[str, str]]:
     """Return the docstrings below the fields of each class of a module, which is parsed once for all of them."""
-    with _PARSING:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    with suppress(OSError, TypeError), _PARSING:  # a plug-in may come without its source
+        return _read(ast.parse(inspect.getsource(sys.modules[module])))
+    return {}
+
+
+def _read(tree: ast.Module) -> Mapping[str, Mapping[str, str]]:
     classes = dict[str, dict[str, str]]()
     for node in tree.body:
         if isinstance(node, ast.ClassDef):

@@ -9,7 +9,7 @@ import pytest
 
 from ludus.config.behavior import PPOConfig, SACConfig
 from ludus.config.run import RunConfig
-from server.kit.docstrings import field_texts
+from ludus.docstrings import field_texts
 from server.kit.settings import ControllerSettings, DatabaseSettings, WorkerSettings
 
 KINDS = (PPOConfig, SACConfig, RunConfig, ControllerSettings, DatabaseSettings, WorkerSettings)
