@@ -19,7 +19,7 @@ from ludus.plugins import OWN, Kind, PluginError, added, installed, load_object
 from server.config.resolution import resolve
 from server.kit.errors import InvalidConfig
 from server.runs.scheduling.demand import Demand, Offer, no_slot_serves
-from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
+from tests.e2e.stack import LudusUp, Player, wait_for_step
 from tests.e2e.test_edge import collecting
 
 ROOT = Path(__file__).parents[2]
@@ -424,25 +424,20 @@ print(json.dumps([CliRunner().invoke(ludus, ["config", "reference", query]).outp
 
 CALM = """
 from typing import ClassVar, Literal
-from ludus.collector.heads import HEADS
-from ludus.config.behavior import PPOConfig
-class CalmConfig(PPOConfig):
+from ludus.collector.epsilon_greedy import EPSILON_GREEDY
+from ludus.config.plugins.dqn import DQNConfig
+class CalmConfig(DQNConfig):
     head: ClassVar[str] = "calm"
-    implementation: ClassVar[str] = "calm:Calm"
     trainer_type: Literal["calm"] = "calm"
-EXPLORER = HEADS["gaussian"]
-def Calm(config, spec, device, seed, signals, expert):
-    from worker.learning.algorithms.ppo import PPO
-    return PPO(config, spec, device, seed, signals, expert)
 """
-"""A trainer with an explorer, which is PPO's under another name."""
+"""DQN under another name, with an explorer of that name."""
 
 
 @pytest.fixture(scope="module")
 def up(tutorial: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LudusUp]:
     """A stack with the example and with the package `calm`."""
     site = tmp_path_factory.mktemp("calm")
-    package(site, "calm", CALM, trainers="calm = calm:CalmConfig", explorers="calm = calm:EXPLORER")
+    package(site, "calm", CALM, trainers="calm = calm:CalmConfig", explorers="calm = calm:EPSILON_GREEDY")
     path = os.pathsep.join([str(tutorial), str(site), str(ROOT)])
     up = LudusUp(tmp_path_factory.mktemp("home"), PYTHONPATH=path)
     yield up
@@ -479,8 +474,10 @@ def test_an_encoder_learns_through_an_edge_collector_that_lacks_it(up: LudusUp, 
 @pytest.mark.e2e
 @pytest.mark.xdist_group("plugins")
 def test_an_edge_collector_without_the_explorer_says_what_to_install_and_the_run_goes_on(up: LudusUp) -> None:
+    learning = {"batch_size": 32, "buffer_size": 5000, "buffer_init_steps": 100, "steps_per_update": 10}
+    behavior = {"trainer_type": "calm", "hyperparameters": learning, "max_steps": 1_000_000}
     with up.client() as client:
-        run = client.runs.create(cartpole(100_000, trainer_type="calm"))
+        run = client.runs.create({"behaviors": {"CartPole": behavior}})
         player = Player(up, run.id)
         try:
             before = wait_for_step(client, run, 200)
@@ -489,7 +486,7 @@ def test_an_edge_collector_without_the_explorer_says_what_to_install_and_the_run
             wait_for_step(client, run, before.step + 1000)
         finally:
             player.kill()
-        events = [f"{event.kind}: {event.message}" for event in client.events.list(run.id)]
+        events = [event.message for event in client.events.list(run.id)]
         attempts = client.runs.attempts(run.id)
         client.runs.cancel(run.id)
         client.runs.wait(run.id, timeout=60)

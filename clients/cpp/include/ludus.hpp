@@ -56,8 +56,8 @@ struct LUDUS_API Options {
     double patience = 0;                               // Give up when nothing answers for so many seconds; 0: never.
     void (*say)(const std::string& sentence) = nullptr;  // Gets sentences for people; nullptr: standard error.
 
-    // Reads LUDUS_RUN, LUDUS_SIMULATOR_SERVER, LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN, then `--run`, `--server`, `--token`
-    // and `--ca-file`. Throws Error("usage") without a run.
+    // Reads LUDUS_RUN, LUDUS_SIMULATOR_SERVER, LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN, then `--run`, `--server`, `--token`,
+    // `--ca-file` and `--connect-timeout` (patience). Throws Error("usage") without a run.
     static Options from(int argc, const char* const* argv);
 };
 

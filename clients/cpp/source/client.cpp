@@ -20,9 +20,9 @@
 #include "ludus/v1/simulation.grpc.pb.h"
 
 namespace ludus {
-namespace {
+namespace detail {
 
-namespace pb = ludus::v1;
+namespace pb = v1;
 using Clock = std::chrono::system_clock;  // gRPC's deadlines are of this clock
 using Time = Clock::time_point;
 
@@ -176,7 +176,8 @@ std::vector<std::int32_t> ids_of(const Part& part, const View& agents) {
     return ids;
 }
 
-}  // namespace
+}  // namespace detail
+using namespace detail;
 
 struct Client::Implementation {
     enum class State { pausing, joining, dialing, greeting, playing };
@@ -627,6 +628,7 @@ Options Options::from(int argc, const char* const* argv) {
         else if (name == "--server") options.server = value;
         else if (name == "--token") options.token = value;
         else if (name == "--ca-file") options.ca_file = value;
+        else if (name == "--connect-timeout") options.patience = std::atof(value.c_str());
         else continue;
         ++i;
     }
@@ -645,7 +647,7 @@ Event Client::next(double seconds) { return self_->next(seconds); }
 void Client::ask(std::size_t behavior, const Columns& columns) { self_->ask(behavior, columns); }
 void Client::end(std::size_t behavior, const Columns& columns) { self_->end(behavior, columns); }
 
-namespace {
+namespace detail {
 // Columns of one agent; the numbers stay where they are until the call is over.
 Columns row_of(const std::int32_t& agent, std::initializer_list<View> observations, const float& reward, const Extra& extra) {
     Columns columns;
@@ -659,7 +661,7 @@ Columns row_of(const std::int32_t& agent, std::initializer_list<View> observatio
     }
     return columns;
 }
-}  // namespace
+}  // namespace detail
 
 void Client::ask(std::int32_t agent, std::initializer_list<View> observations, float reward, const Extra& extra) {
     self_->ask(extra.behavior, row_of(agent, observations, reward, extra));
