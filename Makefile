@@ -20,7 +20,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
 ORDERS ?= 20
 # Share of the examples that Hypothesis tries in `make test`; `make test-all` tries all.
 FEWER := LUDUS_TEST_EXAMPLES=0.25
-HERE_ONLY := not postgres and not redis and not node and not s3 and not browser and not learning and not faults and not deployment and not slow
+HERE_ONLY := not postgres and not redis and not node and not cpp and not s3 and not browser and not learning and not faults and not deployment and not slow
 
 # Secrets that docker-compose.yml demands even for commands that start no service.
 COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x LUDUS_GATEWAY__TICKET_KEY=x LUDUS_WORKER__ADVERTISE_HOST=x
@@ -71,8 +71,8 @@ test-slow: setup ## Run the tests that take minutes each and belong to no other 
 test-orders: setup ## Run `make test` in 20 random orders, with a table at the end (ORDERS=5, ARGS='--seed 4711')
 	@$(FEWER) $(PYTEST:pytest=tests.orders) --orders $(ORDERS) $(ARGS) -- -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY) and not long"
 
-test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js and an S3 server (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
-	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3) and not slow" $(ARGS)
+test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js, an S3 server or a C++ compiler (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
+	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3 or cpp) and not slow" $(ARGS)
 
 browser: setup ## Run the tests of the pages in Chromium (needs it installed)
 	@$(PYTEST) -n $(CORES) --dist loadgroup -m "browser and not slow" $(ARGS)

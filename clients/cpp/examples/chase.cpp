@@ -1,6 +1,6 @@
 // A game of one's own that learns: hunters on a board of 5 x 5, each of which catches a prey that flees now and then.
 //
-//     ludus run create clients/cpp/examples/chase.yaml && build/chase --run chase
+//     ludus run create clients/cpp/examples/chase.yaml --name chase && build/chase --run chase
 #include <array>
 #include <cstdlib>
 #include <iostream>

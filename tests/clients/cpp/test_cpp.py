@@ -5,6 +5,7 @@ The library is built once. LUDUS_TEST_CPP names a folder where it is built alrea
 
 import ctypes
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -79,6 +80,30 @@ def test_columns_of_all_kinds_pass_the_kit_through_a_binding(built: Path, scenar
     verdict = try_client(scenario, [sys.executable, str(BINDING), str(built / "libludus.so")], SECONDS)
 
     assert not verdict.problems, "\n".join([verdict.sentence, *verdict.printed])
+
+
+def test_the_game_of_the_page_compiles_and_plays(built: Path, tmp_path: Path) -> None:
+    (game,) = re.findall(r"^```cpp\n(.*?)^```", (ROOT / "docs" / "own-engine.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "game.cpp").write_text(game)
+    paths = [f"-I{SOURCE / 'include'}", f"-L{built}", f"-Wl,-rpath,{built}"]
+    said(
+        [
+            "g++",
+            "-std=c++17",
+            "-O0",
+            "-Wall",
+            "-Werror",
+            *paths,
+            tmp_path / "game.cpp",
+            "-lludus",
+            "-o",
+            tmp_path / "game",
+        ]
+    )
+
+    for scenario in SCENARIOS[:5]:
+        verdict = try_client(scenario, [str(tmp_path / "game")], SECONDS)
+        assert not verdict.problems, "\n".join([verdict.sentence, *verdict.printed])
 
 
 @contextmanager
