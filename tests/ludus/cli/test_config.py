@@ -1,6 +1,8 @@
 """`ludus config`: presets; `upgrade`: a file of an older ML-Agents in, one of today out, and what was done to it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import yaml
@@ -148,3 +150,32 @@ def test_a_problem_of_an_upgraded_file_has_its_line_in_the_new_file(cli: Invoke,
     [problem] = [line for line in result.stderr.splitlines() if line.startswith("! ")]
     line = int(problem.removeprefix(f"! {target}:").partition(":")[0])
     assert target.read_text(encoding="utf-8").splitlines()[line - 1].strip() == "max_steps: -5"
+
+
+def test_a_key_is_explained_without_a_server(cli: Invoke) -> None:
+    result = cli("config", "reference", "memory.sequence_length")
+
+    assert result.exit_code == 0
+    title, _, empty, facts, text, *_ = result.output.splitlines()
+    assert (title, empty) == ("behaviors.NAME.network_settings.memory", "")
+    assert facts == "  sequence_length: whole number, ≥ 1, ≤ 100,000, default 64"
+    assert text.startswith("      Steps of one agent through which gradients flow back")
+
+
+def test_a_key_that_is_not_there_is_an_error(cli: Invoke) -> None:
+    result = cli("config", "reference", "hidden_unitz")
+
+    assert result.exit_code == 2
+    assert "no section, key or trainer is called 'hidden_unitz'" in result.output
+
+
+def test_an_installation_that_reads_no_configurations_says_what_it_lacks() -> None:
+    program = "import sys; sys.modules['pydantic'] = None; from ludus.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "config", "reference"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "Error: `ludus config reference` needs the extra `collect` (pydantic is missing): pip install 'ludus[collect]'\n"
+    )
