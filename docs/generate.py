@@ -24,8 +24,8 @@ from pydantic.fields import FieldInfo
 
 from deploy.dashboards import DASHBOARDS, dashboard
 from deploy.rules import prometheus_rule, rules
-from server.config import reference
 from ludus.docstrings import field_texts
+from server.config import reference
 from server.kit.secret_files import SUFFIX, is_secret
 from server.kit.settings import Settings
 from server.kit.states import TERMINAL, TRANSITIONS

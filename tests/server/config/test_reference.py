@@ -19,8 +19,8 @@ from ludus.config.problems import CODES
 from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
 from ludus.config.run import RunConfig
 from ludus.config.values import Section
-from server.config.reference import TITLES, render
 from ludus.docstrings import field_texts
+from server.config.reference import TITLES, render
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 

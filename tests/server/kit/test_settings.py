@@ -8,9 +8,9 @@ import click
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from ludus.docstrings import field_texts
 from server.commands import load_settings
 from server.kit.artifacts.address import S3Address
-from ludus.docstrings import field_texts
 from server.kit.settings import DatabaseSettings, Settings
 
 
