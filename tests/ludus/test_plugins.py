@@ -363,16 +363,22 @@ class OddConfig(EncoderConfig):
 """
 
 
+DOUBLED = """
+class Doubled(nn.Module):
+    def forward(self, x): return 2 * x
+    def onnx(self, graph, inputs, name):
+        return graph.node('Mul', [inputs, graph.constant('two', 2.0)], name)
+def layers(config, shape, generator): return [Doubled(), nn.MaxPool2d(2, padding=1), nn.Sigmoid()]
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [
         ("def layers(config, shape, generator): return [nn.Hardswish()]", "Hardswish() has no ONNX form"),
         ("", "names odd_layers:layers, which cannot be used: AttributeError"),
         (
-            "class Doubled(nn.Module):\n    def forward(self, x): return 2 * x\n"
-            "    def onnx(self, graph, inputs, name):\n"
-            "        return graph.node('Mul', [inputs, graph.constant('two', 2.0)], name)\n"
-            "def layers(config, shape, generator): return [Doubled(), nn.MaxPool2d(2, padding=1), nn.Sigmoid()]",
+            DOUBLED,
             "exported",
         ),
     ],
@@ -391,7 +397,8 @@ from server.config.resolution import resolve
 from tests.worker.learning.test_build import CPU, NONE, make_spec
 from worker.learning.build import build_algorithm
 from worker.onnx.export import export_onnx
-config, spec = resolve({"behaviors": {"A": {"network_settings": {"vis_encode_type": "odd"}}}}), make_spec(observations=((3, 9, 9),), branches=(2,))
+config = resolve({"behaviors": {"A": {"network_settings": {"vis_encode_type": "odd"}}}})
+spec = make_spec(observations=((3, 9, 9),), branches=(2,))
 try:
     actor = build_algorithm(config.behaviors["A"], spec, CPU, 1, NONE).actor
     export_onnx(actor, spec, Path(tempfile.mkdtemp()) / "policy.onnx")
@@ -410,7 +417,8 @@ def test_the_command_line_documents_keys_of_plug_ins(tutorial: Path) -> None:
         """
 from click.testing import CliRunner
 from ludus.cli import ludus
-print(json.dumps([CliRunner().invoke(ludus, ["config", "reference", query]).output for query in ("tiles", "a2c", "effort")]))
+queries = ("tiles", "a2c", "effort")
+print(json.dumps([CliRunner().invoke(ludus, ["config", "reference", query]).output for query in queries]))
 """,
         tutorial,
     )

@@ -176,6 +176,5 @@ def test_an_installation_that_reads_no_configurations_says_what_it_lacks() -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert done.stderr == (
-        "Error: `ludus config reference` needs the extra `collect` (pydantic is missing): pip install 'ludus[collect]'\n"
-    )
+    reason = "`ludus config reference` needs the extra `collect` (pydantic is missing)"
+    assert done.stderr == f"Error: {reason}: pip install 'ludus[collect]'\n"
