@@ -177,7 +177,7 @@ class OnnxLayer(Protocol):
     """A layer of a plug-in's encoder that writes its ONNX form itself."""
 
     def onnx(self, graph: Graph, inputs: str, name: str) -> str:
-        """Add the layer to the graph, and return the name of its result. Weights are called as in the module, behind `name`."""
+        """Add the layer, and return the name of its result. Weights are called as in the module, behind `name`."""
 
 
 def acting_graph(actor: Actor) -> NetworkGraph | None:
