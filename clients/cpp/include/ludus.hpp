@@ -1,7 +1,7 @@
 // Ludus for engines of one's own: a game becomes a simulator of a training run. C++17; ludus.h is the same for C.
 //
-// A client belongs to one thread. It has none of its own: everything happens inside `next`, which never blocks for longer
-// than it is told to.
+// A client belongs to one thread. It has none of its own: everything happens inside `next`, which never blocks for
+// longer than it is told to.
 #pragma once
 
 #include <array>
@@ -50,13 +50,14 @@ struct LUDUS_API Options {
     std::string run;                        // Id or name.
     std::string server = "127.0.0.1:7070";  // The gateway.
     std::string token;
-    bool tls = false;                                  // With the certificate authorities of this machine;
-    std::string ca_file, certificate_file, key_file;   // or with this one, and with a certificate of one's own.
-    std::string label;                                 // For people, in the list of simulators.
-    double patience = 0;                               // Give up when nothing answers for so many seconds; 0: never.
+    bool tls = false;                                    // With the certificate authorities of this machine;
+    std::string ca_file, certificate_file, key_file;     // or with this one, and with a certificate of one's own.
+    std::string label;                                   // For people, in the list of simulators.
+    double patience = 0;                                 // Give up when nothing answers for so many seconds; 0: never.
     void (*say)(const std::string& sentence) = nullptr;  // Gets sentences for people; nullptr: standard error.
 
-    // Reads LUDUS_RUN, LUDUS_SIMULATOR_SERVER, LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN, then `--run`, `--server`, `--token`,
+    // Reads LUDUS_RUN, LUDUS_SIMULATOR_SERVER, LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN, then `--run`, `--server`,
+    // `--token`,
     // `--ca-file` and `--connect-timeout` (patience). Throws Error("usage") without a run.
     static Options from(int argc, const char* const* argv);
 };
@@ -77,9 +78,12 @@ struct View {
     std::size_t size = 0;
     View() = default;
     View(const void* bytes, std::size_t count) : data(bytes), size(count) {}
-    template <class T> View(const std::vector<T>& values) : data(values.data()), size(values.size() * sizeof(T)) {}
-    template <class T, std::size_t N> View(const std::array<T, N>& values) : data(values.data()), size(N * sizeof(T)) {}
-    template <class T, std::size_t N> View(const T (&values)[N]) : data(values), size(N * sizeof(T)) {}
+    template <class T>
+    View(const std::vector<T>& values) : data(values.data()), size(values.size() * sizeof(T)) {}
+    template <class T, std::size_t N>
+    View(const std::array<T, N>& values) : data(values.data()), size(N * sizeof(T)) {}
+    template <class T, std::size_t N>
+    View(const T (&values)[N]) : data(values), size(N * sizeof(T)) {}
 };
 
 // N agents of a behavior, column by column. Empty columns are left out; `agents` and `observations` are needed.
@@ -134,7 +138,7 @@ public:
 
     void report(const std::string& key, float value, Aggregation aggregation = Aggregation::average);
 
-    const std::vector<Actions>& actions() const;  // After Event::actions, until the next call of `next`.
+    const std::vector<Actions>& actions() const;             // After Event::actions, until the next call of `next`.
     const std::map<std::string, float>& parameters() const;  // Environment parameters, for episodes that begin now.
     float parameter(const std::string& name, float otherwise) const;
     std::int64_t seed() const;  // This simulator's own. Seed once, at the first start.

@@ -63,8 +63,10 @@ std::size_t item_size(Type type) { return type == Type::float32 ? 4 : 1; }
 void extend(std::string& column, const View& given, std::size_t before, std::size_t added, char fill) {
     if (!given.size && column.empty()) return;
     if (column.empty()) column.assign(before, fill);
-    if (given.size) column.append(static_cast<const char*>(given.data), given.size);
-    else column.append(added, fill);
+    if (given.size)
+        column.append(static_cast<const char*>(given.data), given.size);
+    else
+        column.append(added, fill);
 }
 
 // One attempt to play. Its queue is empty and closed before anything that an operation may touch is destroyed.
@@ -89,7 +91,8 @@ struct Call {
         context.TryCancel();
         queue.Shutdown();
         void* tag = nullptr;
-        for (bool ok = false; queue.Next(&tag, &ok);) {}
+        for (bool ok = false; queue.Next(&tag, &ok);) {
+        }
     }
     void write(pb::ConnectRequest request) {
         outbox.push_back(std::move(request));
@@ -131,20 +134,26 @@ struct Part {
 // Checks a column's size, in bytes; an empty one may be left out.
 void check(const Part& part, const char* name, const View& column, std::size_t size) {
     if (column.size && column.size != size)
-        refuse("column_length", part, std::string(name) + " needs " + std::to_string(size) + " bytes, not " + std::to_string(column.size));
+        refuse("column_length", part,
+               std::string(name) + " needs " + std::to_string(size) + " bytes, not " + std::to_string(column.size));
 }
 
 // Adds rows to the decisions or the ends of a step.
-template <class Steps> void add(const Part& part, const Columns& columns, Steps& steps, std::size_t rows) {
+template <class Steps>
+void add(const Part& part, const Columns& columns, Steps& steps, std::size_t rows) {
     const std::size_t before = steps.agent_ids().size() / 4;
     const auto& specs = part.behavior.observations;
     if (columns.observations.size() != specs.size())
-        refuse("observation_count", part, "it has " + std::to_string(specs.size()) + " observations, and " + std::to_string(columns.observations.size()) + " were given");
+        refuse("observation_count", part,
+               "it has " + std::to_string(specs.size()) + " observations, and " +
+                   std::to_string(columns.observations.size()) + " were given");
     for (std::size_t i = 0; i < specs.size(); ++i) {
         std::size_t size = rows * item_size(specs[i].type);
         for (const auto side : specs[i].shape) size *= side;
         if (columns.observations[i].size != size)
-            refuse("observation_shape", part, "observation '" + specs[i].name + "' needs " + std::to_string(size) + " bytes for " + std::to_string(rows) + " agents, not " + std::to_string(columns.observations[i].size));
+            refuse("observation_shape", part,
+                   "observation '" + specs[i].name + "' needs " + std::to_string(size) + " bytes for " +
+                       std::to_string(rows) + " agents, not " + std::to_string(columns.observations[i].size));
     }
     check(part, "rewards", columns.rewards, 4 * rows);
     check(part, "groups", columns.groups, 4 * rows);
@@ -155,12 +164,15 @@ template <class Steps> void add(const Part& part, const Columns& columns, Steps&
         tensor->clear_shape();
         tensor->add_shape(static_cast<std::uint32_t>(before + rows));
         for (const auto side : specs[i].shape) tensor->add_shape(side);
-        tensor->mutable_data()->append(static_cast<const char*>(columns.observations[i].data), columns.observations[i].size);
+        tensor->mutable_data()->append(static_cast<const char*>(columns.observations[i].data),
+                                       columns.observations[i].size);
     }
     steps.mutable_agent_ids()->append(static_cast<const char*>(columns.agents.data), columns.agents.size);
     steps.mutable_rewards()->resize(4 * before);
-    if (columns.rewards.size) steps.mutable_rewards()->append(static_cast<const char*>(columns.rewards.data), 4 * rows);
-    else steps.mutable_rewards()->append(4 * rows, 0);
+    if (columns.rewards.size)
+        steps.mutable_rewards()->append(static_cast<const char*>(columns.rewards.data), 4 * rows);
+    else
+        steps.mutable_rewards()->append(4 * rows, 0);
     extend(*steps.mutable_group_ids(), columns.groups, 4 * before, 4 * rows, 0);
     extend(*steps.mutable_group_rewards(), columns.group_rewards, 4 * before, 4 * rows, 0);
 }
@@ -213,14 +225,16 @@ struct Client::Implementation {
         }
         if (options.run.empty()) throw Error("usage", "name the run: Options::run, --run or LUDUS_RUN");
         if (options.tls || !options.ca_file.empty())
-            credentials = grpc::SslCredentials({text_of(options.ca_file), text_of(options.key_file), text_of(options.certificate_file)});
+            credentials = grpc::SslCredentials(
+                {text_of(options.ca_file), text_of(options.key_file), text_of(options.certificate_file)});
         else
             credentials = grpc::InsecureChannelCredentials();
         gateway = dial(options.server, credentials);
         gateway_stub = pb::SimulationService::NewStub(gateway);
     }
 
-    static std::shared_ptr<grpc::Channel> dial(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    static std::shared_ptr<grpc::Channel> dial(const std::string& address,
+                                               const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
         grpc::ChannelArguments arguments;
         arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
         arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
@@ -234,8 +248,10 @@ struct Client::Implementation {
     void say(const std::string& sentence) {
         if (sentence.empty() || sentence == said) return;
         said = sentence;
-        if (options.say) options.say(sentence);
-        else std::cerr << sentence << std::endl;
+        if (options.say)
+            options.say(sentence);
+        else
+            std::cerr << sentence << std::endl;
     }
 
     [[noreturn]] void give_up(const std::string& code, const std::string& sentence) {
@@ -253,8 +269,10 @@ struct Client::Implementation {
         while (!event)
             if (!advance(deadline)) return Event::nothing;
         const Event result = *event;
-        if (result != Event::finished) event.reset();
-        else call.reset();
+        if (result != Event::finished)
+            event.reset();
+        else
+            call.reset();
         return result;
     }
 
@@ -277,8 +295,7 @@ struct Client::Implementation {
                 if (state != State::greeting || Clock::now() < until) return false;
                 failed("the server did not answer Hello");
                 return true;
-            default:
-                return true;
+            default: return true;
         }
     }
 
@@ -308,7 +325,8 @@ struct Client::Implementation {
                     break;
                 }
                 message(call->incoming);
-                if (call && state != State::pausing && !event_is_final()) call->stream->Read(&call->incoming, Call::as_tag(Call::got));
+                if (call && state != State::pausing && !event_is_final())
+                    call->stream->Read(&call->incoming, Call::as_tag(Call::got));
                 break;
             case Call::half_closed: break;
             case Call::ended:
@@ -388,28 +406,28 @@ struct Client::Implementation {
         switch (call->status.error_code()) {
             case grpc::UNAUTHENTICATED:
             case grpc::PERMISSION_DENIED:
-                give_up(reason.empty() ? "unauthenticated" : reason, sentence + " (the token is that of Options::token, LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN)");
-            case grpc::UNIMPLEMENTED:
-                give_up("no_gateway", sentence + " (no gateway of Ludus listens there)");
+                give_up(reason.empty() ? "unauthenticated" : reason,
+                        sentence + " (the token is that of Options::token, LUDUS_SIMULATOR_TOKEN or LUDUS_TOKEN)");
+            case grpc::UNIMPLEMENTED: give_up("no_gateway", sentence + " (no gateway of Ludus listens there)");
             case grpc::INVALID_ARGUMENT:
             case grpc::NOT_FOUND:
-            case grpc::FAILED_PRECONDITION:
-                give_up(reason.empty() ? "refused" : reason, sentence);
-            default:
-                failed(sentence);
+            case grpc::FAILED_PRECONDITION: give_up(reason.empty() ? "refused" : reason, sentence);
+            default: failed(sentence);
         }
     }
 
     void watch() {
         const auto now = call->channel->GetState(true);
-        call->channel->NotifyOnStateChange(now, std::min(call->dial_until, after(0.1)), &call->queue, Call::as_tag(Call::dialed));
+        call->channel->NotifyOnStateChange(now, std::min(call->dial_until, after(0.1)), &call->queue,
+                                           Call::as_tag(Call::dialed));
     }
 
     void dialed() {
         if (call->channel->GetState(true) == GRPC_CHANNEL_READY) return open();
         if (Clock::now() < call->dial_until) return watch();
         const auto address = call->answer.assignment().address();
-        if (was_direct && ++unreachable < kDeadCollectors) return failed(address + " cannot be reached: its collector may have died");
+        if (was_direct && ++unreachable < kDeadCollectors)
+            return failed(address + " cannot be reached: its collector may have died");
         relay = true;
         say(address + " cannot be reached: the gateway relays");
         pause(0);
@@ -471,7 +489,8 @@ struct Client::Implementation {
                 step_id = reset_id = 0;
                 seed = response.welcome().seed();
                 max_message_bytes = response.welcome().max_message_bytes();
-                say("connected to run " + run_id + " as simulator " + std::to_string(response.welcome().simulator_number()));
+                say("connected to run " + run_id + " as simulator " +
+                    std::to_string(response.welcome().simulator_number()));
                 state = State::playing;
                 return begin(response.welcome().environment_parameters());
             case pb::ConnectResponse::kReset:
@@ -498,7 +517,9 @@ struct Client::Implementation {
         if (!answer.environment_parameters().empty())
             parameters = {answer.environment_parameters().begin(), answer.environment_parameters().end()};
         for (const auto& answered : answer.behaviors()) {
-            const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& part) { return part.behavior.name == answered.behavior(); });
+            const auto found = std::find_if(parts.begin(), parts.end(), [&](const Part& part) {
+                return part.behavior.name == answered.behavior();
+            });
             if (found == parts.end()) continue;
             auto agents = ids_of(*found, {answered.agent_ids().data(), answered.agent_ids().size()});
             const auto asked = found->asked.find(answer.step_id());
@@ -507,7 +528,8 @@ struct Client::Implementation {
             Actions batch;
             batch.behavior = static_cast<std::size_t>(found - parts.begin());
             const std::size_t columns = found->behavior.continuous, branches = found->behavior.branches.size();
-            if (answered.continuous().size() != 4 * agents.size() * columns || answered.discrete().size() != 4 * agents.size() * branches)
+            if (answered.continuous().size() != 4 * agents.size() * columns ||
+                answered.discrete().size() != 4 * agents.size() * branches)
                 give_up("malformed_message", "the server's actions do not fit the behavior " + found->behavior.name);
             for (std::size_t row = 0; row < agents.size(); ++row) {
                 const auto waits = found->waiting.find(agents[row]);
@@ -516,8 +538,12 @@ struct Client::Implementation {
                 batch.agents.push_back(agents[row]);
                 batch.continuous.resize(batch.agents.size() * columns);
                 batch.discrete.resize(batch.agents.size() * branches);
-                if (columns) std::memcpy(&batch.continuous[batch.continuous.size() - columns], answered.continuous().data() + 4 * row * columns, 4 * columns);
-                if (branches) std::memcpy(&batch.discrete[batch.discrete.size() - branches], answered.discrete().data() + 4 * row * branches, 4 * branches);
+                if (columns)
+                    std::memcpy(&batch.continuous[batch.continuous.size() - columns],
+                                answered.continuous().data() + 4 * row * columns, 4 * columns);
+                if (branches)
+                    std::memcpy(&batch.discrete[batch.discrete.size() - branches],
+                                answered.discrete().data() + 4 * row * branches, 4 * branches);
             }
             if (!batch.agents.empty()) actions.push_back(std::move(batch));
         }
@@ -536,20 +562,25 @@ struct Client::Implementation {
             step->add_behaviors()->Swap(&part.staged);
         }
         if (step->behaviors().empty() && step->stats().empty()) {
-            if (for_ever && !is_waiting) throw Error("nothing_asked", "no agent waits for an action: call `ask` for those that play before `next`");
+            if (for_ever && !is_waiting)
+                throw Error("nothing_asked",
+                            "no agent waits for an action: call `ask` for those that play before `next`");
             return;
         }
         step->set_step_id(++step_id);
         step->set_reset_id(reset_id);
         step->set_game_seconds(std::chrono::duration<float>(Clock::now() - received).count());
         if (request.ByteSizeLong() > max_message_bytes)
-            give_up("message_too_large", "a step has " + std::to_string(request.ByteSizeLong()) + " bytes, and the server takes " + std::to_string(max_message_bytes));
+            give_up("message_too_large", "a step has " + std::to_string(request.ByteSizeLong()) +
+                                             " bytes, and the server takes " + std::to_string(max_message_bytes));
         call->write(std::move(request));
     }
 
     Part& part(std::size_t behavior) {
-        if (behavior >= parts.size()) throw Error("unknown_behavior", "there is no behavior " + std::to_string(behavior));
-        if (state != State::playing) throw Error("not_connected", "agents act between a start and the next call of `next` only");
+        if (behavior >= parts.size())
+            throw Error("unknown_behavior", "there is no behavior " + std::to_string(behavior));
+        if (state != State::playing)
+            throw Error("not_connected", "agents act between a start and the next call of `next` only");
         return parts[behavior];
     }
 
@@ -557,7 +588,8 @@ struct Client::Implementation {
         auto& asking = part(behavior);
         const auto ids = ids_of(asking, columns.agents);
         for (const auto id : ids)
-            if (asking.waiting.count(id)) refuse("decision_pending", asking, "agent " + std::to_string(id) + " waits for an action already");
+            if (asking.waiting.count(id))
+                refuse("decision_pending", asking, "agent " + std::to_string(id) + " waits for an action already");
         check(asking, "masks", columns.masks, ids.size() * asking.choices);
         if (ids.empty()) return;
         auto& steps = *asking.staged.mutable_decisions();
@@ -577,7 +609,9 @@ struct Client::Implementation {
         const auto ids = ids_of(ending, columns.agents);
         for (const auto id : ids) {
             const auto waits = ending.waiting.find(id);
-            if (waits != ending.waiting.end() && waits->second > step_id) refuse("duplicate_agent", ending, "agent " + std::to_string(id) + " has just asked for an action: end its episode first");
+            if (waits != ending.waiting.end() && waits->second > step_id)
+                refuse("duplicate_agent", ending,
+                       "agent " + std::to_string(id) + " has just asked for an action: end its episode first");
         }
         check(ending, "truncated", columns.truncated, ids.size());
         check(ending, "outcomes", columns.outcomes, ids.size());
@@ -587,8 +621,10 @@ struct Client::Implementation {
         add(ending, columns, steps, ids.size());
         extend(*steps.mutable_outcomes(), columns.outcomes, before, ids.size(), 0);
         steps.mutable_truncated()->resize(before);
-        if (columns.truncated.size) steps.mutable_truncated()->append(static_cast<const char*>(columns.truncated.data), ids.size());
-        else steps.mutable_truncated()->append(ids.size(), 0);
+        if (columns.truncated.size)
+            steps.mutable_truncated()->append(static_cast<const char*>(columns.truncated.data), ids.size());
+        else
+            steps.mutable_truncated()->append(ids.size(), 0);
         for (const auto id : ids) ending.answered(id);
     }
 
@@ -624,19 +660,27 @@ Options Options::from(int argc, const char* const* argv) {
     options.key_file = variable("LUDUS_CLIENT_KEY");
     for (int i = 1; i + 1 < argc; ++i) {
         const std::string name = argv[i], value = argv[i + 1];
-        if (name == "--run") options.run = value;
-        else if (name == "--server") options.server = value;
-        else if (name == "--token") options.token = value;
-        else if (name == "--ca-file") options.ca_file = value;
-        else if (name == "--connect-timeout") options.patience = std::atof(value.c_str());
-        else continue;
+        if (name == "--run")
+            options.run = value;
+        else if (name == "--server")
+            options.server = value;
+        else if (name == "--token")
+            options.token = value;
+        else if (name == "--ca-file")
+            options.ca_file = value;
+        else if (name == "--connect-timeout")
+            options.patience = std::atof(value.c_str());
+        else
+            continue;
         ++i;
     }
-    if (options.run.empty()) throw Error("usage", "usage: GAME --run RUN [--server HOST:PORT] [--token TOKEN] [--ca-file FILE]");
+    if (options.run.empty())
+        throw Error("usage", "usage: GAME --run RUN [--server HOST:PORT] [--token TOKEN] [--ca-file FILE]");
     return options;
 }
 
-Client::Client(Options options, std::vector<Behavior> behaviors) : self_(std::make_unique<Implementation>(std::move(options), std::move(behaviors))) {}
+Client::Client(Options options, std::vector<Behavior> behaviors)
+    : self_(std::make_unique<Implementation>(std::move(options), std::move(behaviors))) {}
 Client::~Client() {
     try {
         self_->leave();
@@ -649,7 +693,8 @@ void Client::end(std::size_t behavior, const Columns& columns) { self_->end(beha
 
 namespace detail {
 // Columns of one agent; the numbers stay where they are until the call is over.
-Columns row_of(const std::int32_t& agent, std::initializer_list<View> observations, const float& reward, const Extra& extra) {
+Columns row_of(const std::int32_t& agent, std::initializer_list<View> observations, const float& reward,
+               const Extra& extra) {
     Columns columns;
     columns.agents = {&agent, 4};
     columns.rewards = {&reward, 4};
@@ -667,7 +712,8 @@ void Client::ask(std::int32_t agent, std::initializer_list<View> observations, f
     self_->ask(extra.behavior, row_of(agent, observations, reward, extra));
 }
 
-void Client::end(std::int32_t agent, std::initializer_list<View> observations, float reward, bool truncated, const Extra& extra) {
+void Client::end(std::int32_t agent, std::initializer_list<View> observations, float reward, bool truncated,
+                 const Extra& extra) {
     auto columns = row_of(agent, observations, reward, extra);
     const std::uint8_t is_truncated = truncated;
     columns.truncated = {&is_truncated, 1};

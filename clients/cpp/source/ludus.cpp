@@ -20,7 +20,8 @@ namespace {
 thread_local std::string last_error, last_code;
 
 // Runs a function, and returns what it does; `failure`, and the error of this thread, where it throws.
-template <class Result, class Function> Result guarded(Result failure, Function function) noexcept {
+template <class Result, class Function>
+Result guarded(Result failure, Function function) noexcept {
     try {
         return function();
     } catch (const ludus::Error& error) {
@@ -44,14 +45,16 @@ ludus::Client& started(ludus_client* client) {
 }
 
 std::size_t known(const ludus_client& client, std::size_t behavior) {
-    if (behavior >= client.behaviors.size()) throw ludus::Error("unknown_behavior", "there is no behavior " + std::to_string(behavior));
+    if (behavior >= client.behaviors.size())
+        throw ludus::Error("unknown_behavior", "there is no behavior " + std::to_string(behavior));
     return behavior;
 }
 
 ludus::View column(const void* data, std::size_t size) { return data ? ludus::View(data, size) : ludus::View(); }
 
 ludus::Columns columns_of(const ludus_client& client, std::size_t behavior, const ludus_columns* given) {
-    if (!given || (given->count && (!given->agents || !given->observations))) throw ludus::Error("usage", "columns need agents and observations");
+    if (!given || (given->count && (!given->agents || !given->observations)))
+        throw ludus::Error("usage", "columns need agents and observations");
     ludus::Columns columns;
     columns.agents = column(given->agents, 4 * given->count);
     columns.rewards = column(given->rewards, 4 * given->count);
@@ -64,7 +67,8 @@ ludus::Columns columns_of(const ludus_client& client, std::size_t behavior, cons
         const auto& observation = client.behaviors[behavior].observations[i];
         std::size_t size = given->count * (observation.type == ludus::Type::float32 ? 4 : 1);
         for (const auto side : observation.shape) size *= side;
-        if (!given->observations[i]) throw ludus::Error("observation_count", "observation '" + observation.name + "' is NULL");
+        if (!given->observations[i])
+            throw ludus::Error("observation_count", "observation '" + observation.name + "' is NULL");
         columns.observations.emplace_back(given->observations[i], size);
     }
     return columns;
@@ -77,7 +81,8 @@ extern "C" {
 ludus_client* ludus_open(const char* run, const char* server, const char* token, const char* ca_file) {
     return guarded<ludus_client*>(nullptr, [&] {
         std::vector<const char*> words{"game"};
-        for (const auto& [name, value] : {std::pair("--run", run), {"--server", server}, {"--token", token}, {"--ca-file", ca_file}})
+        for (const auto& [name, value] :
+             {std::pair("--run", run), {"--server", server}, {"--token", token}, {"--ca-file", ca_file}})
             if (value) words.insert(words.end(), {name, value});
         auto client = std::make_unique<ludus_client>();
         client->options = ludus::Options::from(static_cast<int>(words.size()), words.data());
@@ -87,7 +92,8 @@ ludus_client* ludus_open(const char* run, const char* server, const char* token,
 
 void ludus_close(ludus_client* client) { delete client; }
 
-int ludus_behavior(ludus_client* client, const char* name, uint32_t continuous, const uint32_t* branches, size_t count) {
+int ludus_behavior(ludus_client* client, const char* name, uint32_t continuous, const uint32_t* branches,
+                   size_t count) {
     return guarded(LUDUS_ERROR + 0, [&] {
         if (given(client).client || !name) throw ludus::Error("usage", "name behaviors before the first ludus_next");
         ludus::Behavior behavior{name, {}, continuous, {}};
@@ -102,12 +108,18 @@ int ludus_behavior(ludus_client* client, const char* name, uint32_t continuous, 
     });
 }
 
-int ludus_observation(ludus_client* client, size_t behavior, const char* name, const uint32_t* shape, size_t dimensions, int flags) {
+int ludus_observation(ludus_client* client, size_t behavior, const char* name, const uint32_t* shape, size_t dimensions,
+                      int flags) {
     return guarded(LUDUS_ERROR + 0, [&] {
-        if (given(client).client || !shape) throw ludus::Error("usage", "name observations before the first ludus_next");
+        if (given(client).client || !shape)
+            throw ludus::Error("usage", "name observations before the first ludus_next");
         auto& observations = client->behaviors[known(*client, behavior)].observations;
         const auto type = flags & LUDUS_UINT8 ? ludus::Type::uint8 : ludus::Type::float32;
-        observations.push_back({name ? name : "", {shape, shape + dimensions}, type, (flags & LUDUS_GOAL) != 0, (flags & LUDUS_ENTITIES) != 0});
+        observations.push_back({name ? name : "",
+                                {shape, shape + dimensions},
+                                type,
+                                (flags & LUDUS_GOAL) != 0,
+                                (flags & LUDUS_ENTITIES) != 0});
         return static_cast<int>(observations.size() - 1);
     });
 }
@@ -142,7 +154,8 @@ int ludus_report(ludus_client* client, const char* key, float value, int aggrega
     });
 }
 
-size_t ludus_actions(ludus_client* client, size_t behavior, const int32_t** agents, const float** continuous, const int32_t** discrete) {
+size_t ludus_actions(ludus_client* client, size_t behavior, const int32_t** agents, const float** continuous,
+                     const int32_t** discrete) {
     return guarded<std::size_t>(0, [&]() -> std::size_t {
         for (const auto& batch : started(client).actions()) {
             if (batch.behavior != behavior) continue;
