@@ -1,38 +1,33 @@
 """Gymnasium environments as simulators: several in one process, sent to the server as one batch of agents.
 
 `EnvironmentSimulation` drives single environments by itself: an episode's end and the next one's beginning travel in
-one message, and no step is lost to a reset. `VectorSimulation` drives a `gymnasium.vector.VectorEnv` in whichever of
-the three autoreset modes it works. Agent i is environment i. An episode that a `TimeLimit` cut is reported as
-truncated, always with its final observation, never with the first one of the next episode.
+one message, and no step is lost to a reset. Those that are vectors themselves are in `ludus.adapters.vector`. Agent i is
+environment i. An episode that a `TimeLimit` cut is reported as truncated, always with its final observation, never with
+the first one of the next episode.
 
 `info["action_mask"]` becomes the agent's action mask; `info["is_success"]` at an episode's end is reported as the
 metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are when an
 episode begins, and drawn again for each later one where they have samplers; the one that seeds episodes
-(`ludus.sdk.seeds`) is left out. The environments of a `VectorEnv` that begin their episodes by themselves, without
-`reset`, get new ones only with the run's next reset.
+(`ludus.sdk.seeds`) is left out.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import gymnasium
-import numpy as np
-import numpy.typing as npt
-from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, Parts, row
-from ludus.protocol.batches import Array, Bytes, DecisionBatch, Floats, TerminalBatch
+from ludus.adapters.spaces import ActionDecoder, ObservationEncoder, Parts
+from ludus.protocol.batches import Bytes
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.crashes import GameNotMade, guarded, place_of
 from ludus.sdk.errors import GameMistake
-from ludus.sdk.seeds import EpisodeSeeds, environment_seed
+from ludus.sdk.seeds import EpisodeSeeds
 from ludus.sdk.simulation import GameSimulation, ResetInfo
 from ludus.sdk.steps import Actions, AgentRows, StepBuilder
-from ludus.sdk.values import REAL, described, flag, float32_of, info_of, mask, number
+from ludus.sdk.values import described, flag, info_of, mask, number
 
 Environment = gymnasium.Env[Any, Any]
-EachEnvironment: TypeAlias = npt.NDArray[np.bool_]
 RESET: Final = ("observation", "info")
 STEP: Final = ("observation", "reward", "terminated", "truncated", "info")
 """Names of the values that each method of an environment returns."""
@@ -71,7 +66,7 @@ def _make(env_id: str, arguments: Mapping[str, Any]) -> Environment:
         raise GameNotMade(f"{env_id} cannot be simulated: {error}") from error
 
 
-class _GymnasiumSimulation(GameSimulation):
+class GymnasiumSimulation(GameSimulation):
     """Common base of single and vector environments."""
 
     def __init__(self, behavior: str, env: Any, prefix: str = "") -> None:
@@ -79,7 +74,7 @@ class _GymnasiumSimulation(GameSimulation):
         for use in ("observation", "action"):
             space = getattr(env, f"{prefix}{use}_space", None)
             if space is None:
-                raise ValueError(f"{place_of(_own(env))} has no {use}_space: set it to a space of Gymnasium")
+                raise ValueError(f"{place_of(own_environment(env))} has no {use}_space: set it to a space of Gymnasium")
             spaces.append(space)
         self._encoder = ObservationEncoder(spaces[0])
         self._decoder = ActionDecoder(spaces[1])
@@ -87,7 +82,7 @@ class _GymnasiumSimulation(GameSimulation):
         self.behaviors = (BehaviorSpec(behavior, self._encoder.specs, self._decoder.spec),)
 
 
-class EnvironmentSimulation(_GymnasiumSimulation):
+class EnvironmentSimulation(GymnasiumSimulation):
     """Single environments, which may be answered and stepped independently of each other."""
 
     def __init__(
@@ -129,7 +124,7 @@ class EnvironmentSimulation(_GymnasiumSimulation):
                 answer = self._envs[agent].step(action)
                 try:
                     # Read at once: environments may use their arrays again, even for each other.
-                    value, earned, ended, cut, facts = _parts(answer, STEP)
+                    value, earned, ended, cut, facts = parts_of(answer, STEP)
                     observation = self._encoder.read(value)
                     reward = number(earned, "the reward")
                     terminated, truncated = flag(ended, "terminated"), flag(cut, "truncated")
@@ -159,7 +154,7 @@ class EnvironmentSimulation(_GymnasiumSimulation):
         """Begin an episode; return its first observation and mask."""
         answer = self._envs[agent].reset(seed=self._seeds.next(agent), options=self._seeds.options)
         try:
-            observation, info = _parts(answer, RESET)
+            observation, info = parts_of(answer, RESET)
             allowed = mask(info_of(info).get("action_mask"), self._decoder.spec.discrete_branches)
             return self._encoder.read(observation), allowed
         except GameMistake as mistake:
@@ -177,156 +172,20 @@ class EnvironmentSimulation(_GymnasiumSimulation):
 
     def _place(self, agent: int, method: str = "") -> str:
         """Name the code of an environment, and which of them it is."""
-        place = place_of(_own(self._envs[agent]), method)
+        place = place_of(own_environment(self._envs[agent]), method)
         return f"{place}, environment {agent} of {len(self._envs)}" if len(self._envs) > 1 else place
 
 
-def _own(env: object) -> object:
+def own_environment(env: object) -> object:
     """Return the outermost environment or wrapper that is not Gymnasium's: whose author can mend it."""
     while type(env).__module__.startswith("gymnasium.") and (inner := getattr(env, "env", None)) is not None:
         env = inner
     return env
 
 
-def _parts(answer: object, names: tuple[str, ...]) -> Sequence[Any]:
+def parts_of(answer: object, names: tuple[str, ...]) -> Sequence[Any]:
     """Return what `reset` or `step` returned. Raises GameMistake unless it is Gymnasium's tuple."""
     if isinstance(answer, tuple) and len(answer) == len(names):
         return answer
     came = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else described(answer)
     raise GameMistake(f"it returns {came}; in Gymnasium it returns {', '.join(names)}")
-
-
-class VectorSimulation(_GymnasiumSimulation):
-    """A vector environment, which steps all its environments together."""
-
-    def __init__(self, envs: VectorEnv[Any, Any, Any], behavior: str, seed: int | None = None) -> None:
-        """`seed` replaces the seed that the run gives this simulator."""
-        super().__init__(behavior, envs, "single_")
-        self._envs = envs
-        self._seed = seed
-        self._mode = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        spec = self._decoder.spec
-        self._agents = np.arange(envs.num_envs, dtype=np.int32)
-        self._continuous = np.zeros((envs.num_envs, spec.continuous_size), np.float32)
-        self._discrete = np.zeros((envs.num_envs, len(spec.discrete_branches)), np.int32)
-        self._waiting = np.zeros(envs.num_envs, np.bool_)
-        """Agents that have asked and were not answered yet."""
-        self._resetting = np.zeros(envs.num_envs, np.bool_)
-        """NEXT_STEP: environments that the next step resets, ignoring its action."""
-
-    def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
-        """Begin an episode in every environment."""
-        # A number: environments that are vectors themselves take no list. From one, others make a seed for each.
-        seed = environment_seed(start.seed if self._seed is None else self._seed, 0) if start.first else None
-        answer = self._envs.reset(seed=seed, options=dict(start.parameters) or None)
-        self._resetting[:] = False
-        self.finished = 0
-        try:
-            observations, infos = _parts(answer, RESET)
-            self._decide(builder, self._everyone(), np.zeros(len(self._agents), np.float32), observations, infos)
-        except GameMistake as mistake:
-            raise mistake.of(self._place(mistake, "reset")) from None
-
-    def step(self, builder: StepBuilder, actions: Actions) -> None:
-        """Step all environments once the last of the waiting agents has been answered."""
-        for batch in actions.batches:
-            assert batch.agent_ids is not None
-            self._continuous[batch.agent_ids] = batch.continuous
-            self._discrete[batch.agent_ids] = batch.discrete
-            self._waiting[batch.agent_ids] = False
-        if self._waiting.any():
-            return
-        # Environments that are being reset get a zero choice again, which every action space allows.
-        self._continuous[self._resetting] = 0
-        self._discrete[self._resetting] = 0
-        answer = self._envs.step(self._decoder.batch(self._continuous, self._discrete))
-        try:
-            self._played(builder, _parts(answer, STEP))
-        except GameMistake as mistake:
-            raise mistake.of(self._place(mistake, "step")) from None
-
-    def close(self) -> None:
-        """Close the vector environment."""
-        self._envs.close()
-
-    def _played(self, builder: StepBuilder, answer: Sequence[Any]) -> None:
-        """Report a step. Raises GameMistake."""
-        observations, rewards, terminations, truncations, infos = answer
-        earned = float32_of(self._column(rewards, number, "the reward"), "the reward")
-        terminated = self._column(terminations, flag, "the termination").astype(np.bool_)
-        truncated = self._column(truncations, flag, "the truncation").astype(np.bool_)
-        done = (terminated | truncated) & ~self._resetting
-        self.finished += int(done.sum())
-        if done.any():
-            final = self._final_observations(observations, infos, done)
-            builder.end_episodes(TerminalBatch(self._agents[done], earned[done], final, ~terminated[done]))
-        asking = self._everyone()
-        earned[done] = 0  # a new episode begins with nothing earned
-        match self._mode:
-            case AutoresetMode.NEXT_STEP:
-                self._resetting = done
-                asking = ~done
-            case AutoresetMode.DISABLED if done.any():
-                options = {"reset_mask": done, **builder.parameters.draw()}
-                observations, infos = _parts(self._envs.reset(options=options), RESET)
-        if asking.any():
-            self._decide(builder, asking, earned, observations, infos)
-
-    def _column(self, values: Any, read: Callable[[object, str], float], what: str) -> Array:
-        """Return one number of each environment. Raises GameMistake."""
-        count = len(self._agents)
-        if type(values) is np.ndarray and values.shape == (count,) and values.dtype.kind in REAL:
-            return values
-        if not hasattr(values, "__len__") or len(values) != count:
-            raise GameMistake(f"{what} is {described(values)}; give an array of {count}, one of each environment")
-        numbers = []
-        for agent, value in enumerate(values):
-            try:
-                numbers.append(read(value, what))
-            except GameMistake as mistake:
-                raise GameMistake(str(mistake), agent) from None
-        return np.array(numbers)
-
-    def _final_observations(self, observations: object, infos: object, done: EachEnvironment) -> Parts:
-        """Return the last observations of the episodes that are done."""
-        if self._mode is not AutoresetMode.SAME_STEP:
-            return tuple(values[done] for values in self._encoder.batch(observations, len(done)))
-        finals = info_of(infos).get("final_obs")
-        if finals is None:
-            raise GameMistake(
-                "the info has no 'final_obs', though its metadata say that it begins episodes in the step in which "
-                "others end (AutoresetMode.SAME_STEP); give the last observations there"
-            )
-        ended = np.flatnonzero(done).tolist()
-        try:
-            return self._encoder.stack([self._encoder.read(row(finals, agent)) for agent in ended])
-        except GameMistake as mistake:
-            raise GameMistake(str(mistake), None if mistake.row is None else ended[mistake.row]) from None
-
-    def _everyone(self) -> EachEnvironment:
-        return np.ones(len(self._agents), np.bool_)
-
-    def _decide(
-        self,
-        builder: StepBuilder,
-        asking: EachEnvironment,
-        earned: Floats,
-        observations: object,
-        infos: object,
-    ) -> None:
-        """Ask for actions. Raises GameMistake."""
-        self._waiting = asking.copy()
-        masks: Bytes | None = None
-        info = info_of(infos)
-        if self._mask_size and "action_mask" in info:
-            every = np.ones((len(self._agents), self._mask_size), np.uint8)
-            for agent in np.flatnonzero(info.get("_action_mask", self._everyone())).tolist():
-                allowed = mask(row(info["action_mask"], agent), self._decoder.spec.discrete_branches)
-                every[agent] = 1 if allowed is None else allowed
-            masks = every[asking]
-        observed = tuple(values[asking] for values in self._encoder.batch(observations, len(asking)))
-        builder.request_decisions(DecisionBatch(self._agents[asking], earned[asking], observed, masks))
-
-    def _place(self, mistake: GameMistake, method: str) -> str:
-        place = place_of(_own(self._envs), method)
-        return place if mistake.row is None else f"{place}, environment {mistake.row} of {len(self._agents)}"

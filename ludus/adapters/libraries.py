@@ -12,6 +12,24 @@ GYMNASIUM: Final = Adapter(
     packages="gymnasium",
     has_teams=False,
 )
+GYMNASIUM_VEC: Final = Adapter(
+    "ludus.adapters.vector:make_simulation",
+    example="CartPole-v1",
+    form="ID",
+    modules=("gymnasium",),
+    packages="gymnasium",
+    has_teams=False,
+    has_autoreset=True,
+)
+ENVPOOL: Final = Adapter(
+    "ludus.adapters.envpool:make_simulation",
+    example="Pong-v5",
+    form="ID",
+    modules=("gymnasium", "envpool"),
+    packages="envpool gymnasium",
+    has_teams=False,
+    has_autoreset=True,
+)
 PETTINGZOO: Final = Adapter(
     "ludus.adapters.pettingzoo:make_simulation",
     example="classic.tictactoe_v3",
@@ -24,4 +42,5 @@ PYTHON: Final = Adapter(
     example="maze.py:Maze",
     form="FILE.py[:CLASS]",
     accepts="ludus.adapters.python:is_python_game",
+    has_autoreset=True,
 )

@@ -3,7 +3,7 @@
 NAME is a class or a function that makes one of
 
     a Gymnasium environment                       played by `ludus.adapters.gymnasium`
-    a VectorEnv, as of `gymnasium.make_vec`       likewise; it has all games of the process
+    a VectorEnv, as of `gymnasium.make_vec`       played by `ludus.adapters.vector`; it has all games of the process
     a PettingZoo game, AECEnv or ParallelEnv      played by `ludus.adapters.pettingzoo`
     a `ludus.sdk.Simulation`                as it is
 
@@ -55,10 +55,11 @@ def make_simulation(
     seed: int | None = None,
     seed_parameter: str | None = None,
     arguments: Mapping[str, object] | None = None,
+    autoreset: str | None = None,
 ) -> Simulation:
     """Make `count` games and return them as one simulation.
 
-    `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
+    `autoreset` says how a VectorEnv begins episodes, as in `ludus.adapters.vector.MODES`. `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
     are those of `ludus.adapters.assignment.Lineup`; `seed` replaces the seed that the run gives this simulator;
     `seed_parameter` is the environment parameter that seeds episodes. Raises GameNotMade, and ValueError for spaces
     and players that have no counterpart in a behavior.
@@ -68,6 +69,7 @@ def make_simulation(
     if isinstance(first, Simulation):
         problem = "is a ludus.sdk.Simulation, which decides itself about its behaviors, teams and agents"
         options = {"--behavior": behavior, "--separate": separate, "--teams": teams, "--envs": count > 1}
+        options["--autoreset"] = autoreset
         _refuse(f"{name} {problem}", options)
         if seed is None and seed_parameter is None:
             return first
@@ -78,15 +80,11 @@ def make_simulation(
         options = {"--separate": separate, "--teams": teams}
         _refuse("teams are for games with several players, those of PettingZoo", options)
     if _is_of(first, _VECTOR):
-        from ludus.adapters.gymnasium import VectorSimulation  # noqa: PLC0415  the game has imported the library
+        from ludus.adapters.vector import VectorSimulation  # noqa: PLC0415  the game has imported the library
 
         _refuse(f"{name} makes a VectorEnv, which has as many games as it was made with", {"--envs": count > 1})
-        if seed_parameter is not None:
-            raise GameNotMade(
-                f"{name} makes a VectorEnv, which begins its episodes by itself: they cannot be seeded one by one, as "
-                "`ludus play`, evaluations and --seed-parameter do; name a function that makes one gymnasium.Env"
-            )
-        return VectorSimulation(first, behavior or title, seed)
+        return VectorSimulation(first, behavior or title, seed, seed_parameter, autoreset)
+    _refuse(f"{name} makes no VectorEnv, and begins its episodes by reset", {"--autoreset": autoreset})
     games = [first, *(_make(name, factory, arguments) for _ in range(count - 1))]
     if single:
         from ludus.adapters.gymnasium import EnvironmentSimulation  # noqa: PLC0415  likewise

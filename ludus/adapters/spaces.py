@@ -117,6 +117,15 @@ def row(values: Any, index: int) -> Any:
     return values[index]
 
 
+def rows_of(values: Any, rows: npt.NDArray[np.intp]) -> Any:
+    """Return some values of a batch, as a batch: of an array, or of a dictionary or tuple of batches."""
+    if isinstance(values, dict):
+        return {key: rows_of(value, rows) for key, value in values.items()}
+    if isinstance(values, tuple):
+        return tuple(rows_of(value, rows) for value in values)
+    return np.asarray(values)[rows]
+
+
 @dataclass
 class _Cursor:
     """Hands out the next columns."""

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -78,12 +79,11 @@ def play(
     only_team: int | None,
     seed: int,
     sample: bool,
-    separate: bool,
-    teams: tuple[int, ...],
     arguments: tuple[tuple[str, object], ...],
     requirements: tuple[Requirement, ...],
     record: Path | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Play episodes with an exported MODEL (an .onnx file, or `random`) and say how good it was.
 
@@ -98,7 +98,7 @@ def play(
       2  the command line is wrong, or the model does not fit this game
       6  a requirement is not met
     """
-    source = replace(source, arguments=dict(arguments), separate=separate, teams=teams, seed_parameter=SEED_PARAMETER)
+    source = replace(source, arguments=dict(arguments), seed_parameter=SEED_PARAMETER, **options)
     (recording,) = name_recordings(record, 1)
     simulation = try_to_make(source)
     log = None if recording is None else EpisodeLog(recording)

@@ -44,6 +44,8 @@ class Source:
     separate: bool = False
     teams: Sequence[int] = ()
     """These three say which players share a behavior. Games for one player have a behavior only."""
+    autoreset: str | None = None
+    """How vector environments begin episodes, as in `ludus.adapters.vector.MODES`."""
     seed_parameter: str | None = None
 
     def make(self, count: int = 1, seed: int | None = None) -> Simulation:
@@ -54,6 +56,8 @@ class Source:
         options: JsonObject = {"behavior": self.behavior, "seed": seed, "seed_parameter": self.seed_parameter}
         if adapter.has_teams:
             options |= {"separate": self.separate, "teams": tuple(self.teams)}
+        if adapter.has_autoreset:
+            options["autoreset"] = self.autoreset
         simulation: Simulation = load_object(adapter.factory)(self.name, count, arguments=self.arguments, **options)
         return simulation
 
@@ -116,10 +120,15 @@ def game_options(command: Command) -> Command:
         metavar="TEAM,...",
         help="PettingZoo: team of each player in the game's order, or one for all. [each its own, or by kind]",
     )
+    autoreset = click.option(
+        "--autoreset",
+        type=click.Choice(["next-step", "same-step", "disabled"]),
+        help="Vector environments: how their episodes begin. [as they say]",
+    )
     separate = click.option(
         "--separate", is_flag=True, help="PettingZoo: a behavior of its own for each player, with its name."
     )
-    return separate(teams(arguments(command)))
+    return autoreset(separate(teams(arguments(command))))
 
 
 def make_player(player: str, spec: BehaviorSpec, *, sample: bool, seed: int | None = None) -> Player:
@@ -165,6 +174,8 @@ def try_to_make(source: Source) -> Simulation:
     adapter = ADAPTERS[source.library]
     if not adapter.has_teams and (source.separate or source.teams):
         raise click.UsageError("--teams and --separate are for games with several players, as pettingzoo:GAME")
+    if not adapter.has_autoreset and source.autoreset is not None:
+        raise click.UsageError("--autoreset is for vector environments, as gymnasium-vec:ID")
     for module in adapter.modules:
         try:
             import_module(module)

@@ -106,6 +106,30 @@ def mask(value: Any, branches: Sequence[int]) -> Bytes | None:
     return flat.astype(np.uint8)
 
 
+def masks(value: Any, count: int, branches: Sequence[int], given: Any = None) -> Bytes:
+    """Return the action masks of `count` agents, (N, K). Raises GameMistake, with the row where it is one agent's.
+
+    `value` is an array of all agents', one mask for each agent, or a tuple with one such array for each branch. `given`,
+    (N,), says whose masks `value` has; None: of all. The others are allowed everything.
+    """
+    chosen = np.ones(count, np.bool_) if given is None else np.asarray(given, np.bool_)
+    whole = np.concatenate(value, -1) if isinstance(value, tuple) else value
+    if type(whole) is np.ndarray and whole.shape == (count, sum(branches)) and whole.dtype.kind in REAL:
+        columns = np.where(chosen[:, None], whole, 1)
+        starts = np.cumsum((0, *branches[:-1]))
+        if ((columns == 0) | (columns == 1)).all() and np.maximum.reduceat(columns, starts, axis=1).all():
+            return columns.astype(np.uint8)
+    every = np.ones((count, sum(branches)), np.uint8)  # one by one: where they are objects, or one of them is wrong
+    for agent in np.flatnonzero(chosen).tolist():
+        try:
+            of_agent = tuple(part[agent] for part in value) if isinstance(value, tuple) else value[agent]
+            allowed = mask(of_agent, branches)
+        except GameMistake as mistake:
+            raise GameMistake(str(mistake), agent) from None
+        every[agent] = 1 if allowed is None else allowed
+    return every
+
+
 def array(
     value: object, shape: tuple[int, ...], what: str, *, says: tuple[int, ...] | None = None, is_batch: bool = False
 ) -> Array:

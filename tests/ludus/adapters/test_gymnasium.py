@@ -12,7 +12,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from ludus.adapters.gymnasium import EnvironmentSimulation, VectorSimulation, behavior_name, make_simulation
+from ludus.adapters.gymnasium import EnvironmentSimulation, behavior_name, make_simulation
+from ludus.adapters.vector import VectorSimulation
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, BehaviorBatch
 from ludus.protocol.codec import decode_step, encode_actions
