@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.batches import ActionBatch
+from ludus.protocol.batches import ActionBatch, Ints
 from ludus.protocol.codec import PROTOCOL_VERSION, decode_actions, encode_step, samplers_from_messages
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.spec import BehaviorSpec
@@ -26,7 +26,7 @@ class Session:
         self._layouts = {spec.name: BehaviorLayout(spec) for spec in behaviors}
         self._step_id = 0
         self._reset_id = 0
-        self._in_flight: dict[int, dict[str, list[int]]] = {}
+        self._in_flight: dict[int, dict[str, Ints]] = {}
         """Step -> behavior -> the agents that it asked for, for answers that do not name them."""
         self._unanswered: dict[int, int] = {}
         """Step -> how many of its agents still wait."""
@@ -79,7 +79,7 @@ class Session:
         if not batches and not builder.stats:
             return messages
         self._step_id += 1
-        asking: dict[str, list[int]] = {}
+        asking: dict[str, Ints] = {}
         for name, decisions, terminals in batches:
             waiting = self._waiting.setdefault(name, {})
             if terminals is not None:
@@ -88,9 +88,9 @@ class Session:
                 for agent in waiting.keys() & terminals.agent_ids.tolist():
                     self._settle(waiting.pop(agent), 1)
             if decisions is not None:
-                asking[name] = decisions.agent_ids.tolist()
+                asking[name] = decisions.agent_ids.astype(np.int32)  # a copy: games use their arrays again
                 self.decisions += len(asking[name])
-                waiting.update(dict.fromkeys(asking[name], self._step_id))
+                waiting.update(dict.fromkeys(decisions.agent_ids.tolist(), self._step_id))
         if asking:
             self._in_flight[self._step_id] = asking
             self._unanswered[self._step_id] = sum(map(len, asking.values()))
@@ -119,7 +119,9 @@ class Session:
             self._change_parameters(message)
         asking = self._in_flight.get(message.step_id, {})
         batches = decode_actions(message, self._layouts)
-        answered = Actions([self._valid(batch, message.step_id, asking.get(batch.behavior, [])) for batch in batches])
+        nobody = np.zeros(0, np.int32)
+        valid = [self._valid(batch, message.step_id, asking.get(batch.behavior, nobody)) for batch in batches]
+        answered = Actions(valid)
         self._settle(message.step_id, len(answered))
         return answered
 
@@ -143,17 +145,22 @@ class Session:
             self._unanswered.pop(step_id, None)
             self._in_flight.pop(step_id, None)
 
-    def _valid(self, batch: ActionBatch, step_id: int, asked: list[int]) -> ActionBatch:
+    def _valid(self, batch: ActionBatch, step_id: int, asked: Ints) -> ActionBatch:
+        """Return the part of an answer whose agents still wait for it: not for a later step, and not ended meanwhile."""
         waiting = self._waiting.get(batch.behavior, {})
-        agents = asked if batch.agent_ids is None else batch.agent_ids.tolist()
-        if len(agents) != len(batch.continuous):
+        ids = asked if batch.agent_ids is None else batch.agent_ids
+        if len(ids) != len(batch.continuous):
             raise ProtocolError(
                 CloseCode.COLUMN_LENGTH,
-                f"step {step_id} asked for {len(agents)} agents of {batch.behavior!r}, not {len(batch.continuous)}",
+                f"step {step_id} asked for {len(ids)} agents of {batch.behavior!r}, not {len(batch.continuous)}",
             )
-        ids = np.array(agents, np.int32)
         batch = batch._replace(agent_ids=ids)
-        # An agent that waits for a later step, or that ended meanwhile, does not take this answer.
+        # All agents of this behavior wait for this step, and all are answered: nothing has to be looked up.
+        everyone = ids is asked and len(waiting) == len(ids) and len(self._in_flight.get(step_id, ())) == 1
+        if everyone and self._unanswered[step_id] == len(ids):
+            waiting.clear()
+            return batch
+        agents = ids.tolist()
         keep = [waiting.get(agent) == step_id for agent in agents]
         for agent, takes_it in zip(agents, keep, strict=True):
             if takes_it:

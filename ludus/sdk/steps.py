@@ -268,8 +268,8 @@ class StepBuilder:
         ended = set() if terminals is None else _unique(terminals.agent_ids, name, "ended")
         if decisions is not None:
             asking = _unique(decisions.agent_ids, name, "asked for an action")
-            twice = (asking & self._waiting.get(name, {}).keys()) - ended
-            if twice:
+            waiting = self._waiting.get(name)
+            if waiting and (twice := (asking & waiting.keys()) - ended):
                 raise GameMistake(
                     f"agent {min(twice)} of {name!r} still waits for the answer to an earlier decision: ask for agents "
                     "that were answered only, or, if all move at once, set `waits_for_all = True` in the Simulation"
