@@ -46,16 +46,17 @@ class Outcome:
 def train(
     document: Mapping[str, Any],
     scratch: Path,
-    env_id: str,
+    game: str,
     environments: int,
     simulators: int = 1,
     *,
     until: float | None = None,
     seconds: float = 240.0,
 ) -> Outcome:
-    """Train to the end with `simulators` processes of `environments` environments.
+    """Train to the end with `simulators` processes of `environments` environments of a game, as in `ludus simulate`.
 
-    `until` is a mean return at which the trainer is asked to stop, with a checkpoint.
+    A game without the name of an adapter is an id of Gymnasium. `until` is a mean return at which the trainer is asked
+    to stop, with a checkpoint.
     """
     scratch.mkdir(parents=True)
     config = scratch / "config.yaml"
@@ -81,7 +82,7 @@ def train(
                 match message["type"]:
                     case "listening":
                         address = message["endpoints"][0]["address"]
-                        players.enter_context(_players(address, env_id, environments, simulators))
+                        players.enter_context(_players(address, game, environments, simulators))
                     case "event" if message["name"] == "behavior_admitted":
                         begin = time.time()
                     case "metrics":
@@ -129,10 +130,10 @@ def play(model: Path, env_id: str, episodes: int, seed: int = 1000) -> float:
 
 
 @contextlib.contextmanager
-def _players(address: str, env_id: str, environments: int, simulators: int) -> Iterator[None]:
+def _players(address: str, game: str, environments: int, simulators: int) -> Iterator[None]:
     player = subprocess.Popen(
         [
-            *(*LUDUS, "simulate", f"gymnasium:{env_id}", "--run", "alone", "--server", address),
+            *(*LUDUS, "simulate", game if ":" in game else f"gymnasium:{game}", "--run", "alone", "--server", address),
             *("--count", str(simulators), "--envs", str(environments)),
         ],
         stdout=subprocess.DEVNULL,

@@ -6,7 +6,9 @@ in the step after an end (NEXT_STEP of `ludus.adapters.vector`): the action of t
 it at once. Its seeds are fixed when it is made, so each reset makes a new pool.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 import envpool
@@ -61,7 +63,9 @@ def make_simulation(
         raise GameNotMade(f"--env-arg batch_size={batch_size}: give a number from 1 to {count}, that of --envs")
 
     def make(pool_seed: int) -> Any:
-        return envpool.make(env_id, env_type="gymnasium", num_envs=count, seed=pool_seed, **options)
+        pool = envpool.make(env_id, env_type="gymnasium", num_envs=count, seed=pool_seed, **options)
+        spaces_of(pool, "observation_space")  # it keeps them, and reads them with each answer
+        return pool
 
     spec = guarded(env_id, envpool.make_spec, env_id, num_envs=count, **options)
     if spec.config.max_num_players > 1:
@@ -69,12 +73,11 @@ def make_simulation(
     return PoolSimulation(make, spec, behavior or behavior_name(env_id), seed)
 
 
-class _Spaces:
-    """The spaces of a specification, as environments have them."""
-
-    def __init__(self, spec: Any) -> None:
-        self.observation_space = spec.gymnasium_observation_space
-        self.action_space = spec.gymnasium_action_space
+def spaces_of(owner: Any, *names: str) -> SimpleNamespace:
+    """Return spaces of a pool or its specification, without a warning for each bound of float64 that is rounded."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*precision lowered by casting")
+        return SimpleNamespace(**{name.removeprefix("gymnasium_"): getattr(owner, name) for name in names})
 
 
 class PoolSimulation(GymnasiumSimulation):
@@ -82,7 +85,7 @@ class PoolSimulation(GymnasiumSimulation):
 
     def __init__(self, make: Callable[[int], Any], spec: Any, behavior: str, seed: int | None = None) -> None:
         """`make` makes the pool with a seed. `seed` replaces the seed that the run gives this simulator."""
-        super().__init__(behavior, _Spaces(spec))
+        super().__init__(behavior, spaces_of(spec, "gymnasium_observation_space", "gymnasium_action_space"))
         self._make = make
         self._seed = seed
         self._resets = 0

@@ -175,9 +175,9 @@ class CollectorEndpoint:
         """Disconnect."""
         if self._welcomed:
             self._join_client.restart_timeout()
-        if not self.assignment.relay:
+        if self.channel is not self._join_client.gateway:
             await self.channel.close(None)
-        elif not self._welcomed:
+        if self.assignment.relay and not self._welcomed:
             # The relay failed: the next collector may be reachable directly.
             self._join_client.relay = False
 
@@ -219,13 +219,13 @@ class JoinClient:
     def open(self) -> None:
         """Open a channel to the gateway, in a running event loop. Raises CannotConnect for unusable TLS files."""
         try:
-            self._gateway = self._channel(self.target.server, tls=self._tls)
+            self.gateway = self._channel(self.target.server, tls=self._tls)
         except ValueError as error:
             raise CannotConnect("tls_files", f"TLS cannot be spoken: {error}") from error
 
     async def close(self) -> None:
         """Close the channel."""
-        await self._gateway.close(None)
+        await self.gateway.close(None)
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -322,7 +322,7 @@ class JoinClient:
 
     def _call(self, service: str, method: str, request: Any, response: Any, timeout: float) -> Any:
         """Begin a call of a unary method of the gateway with the token."""
-        call: Any = self._gateway.unary_unary(
+        call: Any = self.gateway.unary_unary(
             f"{service}{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
@@ -344,20 +344,23 @@ class JoinClient:
             await asyncio.sleep(min(max(answer.wait.retry_after_seconds, 0.1), LONGEST_WAIT_SECONDS))
             return None
         assignment = answer.assignment
+        address, tls = assignment.address, assignment.tls
         if assignment.relay:
-            return CollectorEndpoint(self, self._gateway, assignment, self.target.server, tls=self._tls)
+            address, tls = self.target.server, self._tls
+        is_near = not tls and is_this_machine(address)
+        if assignment.relay and not is_near:
+            return CollectorEndpoint(self, self.gateway, assignment, address, tls=tls)
         channel: grpc.aio.Channel | Http2Channel = (
-            self._channel(assignment.address, tls=assignment.tls)
-            if assignment.tls or not is_this_machine(assignment.address)
-            else Http2Channel(assignment.address, MAX_MESSAGE_BYTES)
+            Http2Channel(address, MAX_MESSAGE_BYTES) if is_near else self._channel(address, tls=tls)
         )
         try:
             await asyncio.wait_for(channel.channel_ready(), DIRECT_SECONDS)
         except TimeoutError:
             await channel.close(None)
-            unreached = f"the collector at {assignment.address} cannot be reached"
+            unreached = f"the collector at {address} cannot be reached"
             self._unreached += 1
-            if self._directly and self._unreached < DEAD_COLLECTORS:  # it has probably just died
+            # It has probably just died; or the gateway has, which was to relay.
+            if assignment.relay or (self._directly and self._unreached < DEAD_COLLECTORS):
                 return Failure("collector_unreachable", unreached, permanent=False)
             self._report(logging.INFO, f"{unreached}; asking the gateway to relay")
             self.relay = True
@@ -365,7 +368,7 @@ class JoinClient:
         except asyncio.CancelledError:
             await channel.close(None)
             raise
-        return CollectorEndpoint(self, channel, assignment, assignment.address, tls=assignment.tls)
+        return CollectorEndpoint(self, channel, assignment, address, tls=tls)
 
     async def _join(self, hold_seconds: float) -> pb.JoinResponse | RunEnd | Failure:
         """Send one JoinRequest, which the gateway may hold for so long."""
