@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHMARKS = ("collector", "learner", "sac", "replay", "end_to_end", "solve", "embedded")
+BENCHMARKS = ("collector", "learner", "sac", "replay", "end_to_end", "solve", "embedded", "vector")
 
 
 def machine() -> dict[str, object]:

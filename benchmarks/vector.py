@@ -27,6 +27,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from benchmarks.alone import environment, train
 from ludus.adapters.vector import make_simulation
 from ludus.protocol.batches import ActionBatch
