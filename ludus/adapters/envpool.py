@@ -105,7 +105,9 @@ class PoolSimulation(GymnasiumSimulation):
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         """Begin an episode in every environment."""
         if start.parameters:
-            warn_once("EnvPool's parameters", "EnvPool's games take no environment parameters: those of the run are unused")
+            warn_once(
+                "EnvPool's parameters", "EnvPool's games take no environment parameters: those of the run are unused"
+            )
         self.close()
         seed = start.seed if self._seed is None else self._seed
         self._pool = self._make(environment_seed(seed, self._resets) % 2**31)

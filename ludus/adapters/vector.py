@@ -85,7 +85,9 @@ def _make(
     """Return a vector environment, and how it was vectorized."""
     try:
         entry_point = gymnasium.spec(env_id).vector_entry_point
-        vectorization = str(arguments.pop("vectorization_mode", "sync" if entry_point is None else "vector_entry_point"))
+        vectorization = str(
+            arguments.pop("vectorization_mode", "sync" if entry_point is None else "vector_entry_point")
+        )
         options: dict[str, Any] = {}
         if vectorization in {"sync", "async"}:
             options["disable_env_checker"] = True  # it checks each value in Python; the encoder does it for all at once
@@ -302,7 +304,9 @@ class VectorSimulation(GymnasiumSimulation):
                 return self._encoder.stack([self._encoder.read(finals[agent]) for agent in ended.tolist()])
             return self._encoder.batch(rows_of(finals, ended), len(ended))
         except GameMistake as mistake:
-            raise GameMistake(f"of {key!r}, {mistake}", None if mistake.row is None else int(ended[mistake.row])) from None
+            raise GameMistake(
+                f"of {key!r}, {mistake}", None if mistake.row is None else int(ended[mistake.row])
+            ) from None
 
     def _check_mode(self, info: Mapping[str, Any]) -> None:
         """Compare the mode with what comes when episodes end: final observations are those of SAME_STEP."""

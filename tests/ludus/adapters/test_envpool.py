@@ -16,7 +16,7 @@ from ludus.sdk.session import Session
 
 pytest.importorskip("envpool")
 
-from ludus.adapters.envpool import PoolSimulation, make_simulation  # noqa: E402  only where EnvPool is installed
+from ludus.adapters.envpool import PoolSimulation, make_simulation
 
 START = ResetInfo(seed=5, parameters={}, number=0, run_id="run-1", first=True)
 LIMIT = 9

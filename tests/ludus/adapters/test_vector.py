@@ -36,7 +36,7 @@ NESTED = spaces.Dict({"a": BOX, "b": spaces.Tuple((BOX,))})
 @pytest.fixture(autouse=True)
 def _warnings_again() -> Iterator[None]:
     """Each test has the warnings that come once in a process."""
-    sdk_values._warned.clear()  # noqa: SLF001  the process' memory of warnings
+    sdk_values._warned.clear()
     yield
 
 

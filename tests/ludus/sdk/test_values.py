@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 
 from ludus.adapters.gymnasium import EnvironmentSimulation
-from ludus.adapters.vector import VectorSimulation
 from ludus.adapters.pettingzoo import PettingZooSimulation
+from ludus.adapters.vector import VectorSimulation
 from ludus.protocol.batches import ActionBatch
 from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetInfo, Simulation, StepBuilder
 from ludus.sdk.errors import GameMistake
