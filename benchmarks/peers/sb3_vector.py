@@ -2,8 +2,8 @@
 
     python sb3_vector.py [--envs 64] [--steps 131072] [--buffer 2048] [--batch 256] [--epochs 4] [--alone]
 
-The hyperparameters of `benchmarks/vector.py`, `DummyVecEnv`, one thread. Prints one line of JSON: the steps per second of
-`learn`, and its last mean return; with `--alone` those of the environments under random actions, without learning.
+The hyperparameters of `benchmarks/vector.py`, `DummyVecEnv`, one thread. Prints one line of JSON: the steps per second
+of `learn`, and its last mean return; with `--alone` those of the environments under random actions, without learning.
 """
 
 import argparse
