@@ -1,9 +1,9 @@
 """Gymnasium environments as simulators: several in one process, sent to the server as one batch of agents.
 
 `EnvironmentSimulation` drives single environments by itself: an episode's end and the next one's beginning travel in
-one message, and no step is lost to a reset. Those that are vectors themselves are in `ludus.adapters.vector`. Agent i is
-environment i. An episode that a `TimeLimit` cut is reported as truncated, always with its final observation, never with
-the first one of the next episode.
+one message, and no step is lost to a reset. Those that are vectors themselves are in `ludus.adapters.vector`. Agent i
+is environment i. An episode that a `TimeLimit` cut is reported as truncated, always with its final observation, never
+with the first one of the next episode.
 
 `info["action_mask"]` becomes the agent's action mask; `info["is_success"]` at an episode's end is reported as the
 metric `Environment/Success`. The run's environment parameters are handed to `reset` as `options`: as they are when an

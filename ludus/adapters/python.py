@@ -59,10 +59,11 @@ def make_simulation(
 ) -> Simulation:
     """Make `count` games and return them as one simulation.
 
-    `autoreset` says how a VectorEnv begins episodes, as in `ludus.adapters.vector.MODES`. `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
+    `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
     are those of `ludus.adapters.assignment.Lineup`; `seed` replaces the seed that the run gives this simulator;
-    `seed_parameter` is the environment parameter that seeds episodes. Raises GameNotMade, and ValueError for spaces
-    and players that have no counterpart in a behavior.
+    `seed_parameter` is the environment parameter that seeds episodes; `autoreset` says how a VectorEnv begins episodes,
+    as in `ludus.adapters.vector.MODES`. Raises GameNotMade, and ValueError for spaces and players that have no
+    counterpart in a behavior.
     """
     factory, title = _find(name)
     first: Any = _make(name, factory, arguments)

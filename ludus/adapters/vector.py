@@ -253,7 +253,7 @@ class VectorSimulation(GymnasiumSimulation):
         builder.request_decisions(batch)
 
     def _mode_of(self, told: str | None) -> tuple[AutoresetMode, bool]:
-        """Return how episodes begin, and whether that is only assumed, since neither the command nor the metadata say it."""
+        """Return how episodes begin, and whether that is only assumed: neither the command nor the metadata say it."""
         said = (getattr(self._envs, "metadata", None) or {}).get("autoreset_mode")
         if isinstance(said, str):
             said = next((mode for mode in AutoresetMode if said in {mode.value, mode.name, NAMES[mode]}), None)

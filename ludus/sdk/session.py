@@ -146,7 +146,7 @@ class Session:
             self._in_flight.pop(step_id, None)
 
     def _valid(self, batch: ActionBatch, step_id: int, asked: Ints) -> ActionBatch:
-        """Return the part of an answer whose agents still wait for it: not for a later step, and not ended meanwhile."""
+        """Return the part of an answer whose agents still wait for it: not for a later step, nor ended meanwhile."""
         waiting = self._waiting.get(batch.behavior, {})
         ids = asked if batch.agent_ids is None else batch.agent_ids
         if len(ids) != len(batch.continuous):

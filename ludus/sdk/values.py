@@ -109,8 +109,8 @@ def mask(value: Any, branches: Sequence[int]) -> Bytes | None:
 def masks(value: Any, count: int, branches: Sequence[int], given: Any = None) -> Bytes:
     """Return the action masks of `count` agents, (N, K). Raises GameMistake, with the row where it is one agent's.
 
-    `value` is an array of all agents', one mask for each agent, or a tuple with one such array for each branch. `given`,
-    (N,), says whose masks `value` has; None: of all. The others are allowed everything.
+    `value` is an array of all agents', one mask for each agent, or a tuple with one such array for each branch.
+    `given`, (N,), says whose masks `value` has; None: of all. The others are allowed everything.
     """
     chosen = np.ones(count, np.bool_) if given is None else np.asarray(given, np.bool_)
     whole = np.concatenate(value, -1) if isinstance(value, tuple) else value

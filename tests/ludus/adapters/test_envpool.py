@@ -1,5 +1,6 @@
 """Pools of EnvPool: every step is experience once, whoever of the pool is ready first."""
 
+import itertools
 import re
 from collections import defaultdict
 from typing import Any
@@ -67,7 +68,7 @@ def test_no_dummy_step_becomes_experience_and_last_observations_are_those_of_the
         assert episodes
         assert all(len(steps) == LIMIT for steps, end in episodes if end == "X"), "each step once, and no dummy"
         assert all(len(steps) <= LIMIT for steps, _ in episodes)
-        for (before, _, observed), (kind, reward, then) in zip(of_agent, of_agent[1:], strict=False):
+        for (before, _, observed), (kind, reward, then) in itertools.pairwise(of_agent):
             if before == "D":
                 assert reward == 1.0
                 # CartPole moves by 0.02 of its velocities: the last observation belongs to the same episode.

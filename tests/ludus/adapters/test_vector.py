@@ -34,10 +34,9 @@ NESTED = spaces.Dict({"a": BOX, "b": spaces.Tuple((BOX,))})
 
 
 @pytest.fixture(autouse=True)
-def _warnings_again() -> Iterator[None]:
+def _warnings_again() -> None:
     """Each test has the warnings that come once in a process."""
     sdk_values._warned.clear()
-    yield
 
 
 class Columns(VectorEnv[Any, Any, Any]):
@@ -235,7 +234,7 @@ def test_what_is_told_is_compared_with_what_is_seen(
     caplog.set_level(logging.INFO, "ludus.sdk")
     simulation = VectorSimulation(environment, "Count", autoreset=told)
     if words is None:
-        with pytest.raises(GameMistake, match="has no 'final_obs'.*--autoreset next-step"):
+        with pytest.raises(GameMistake, match=r"has no 'final_obs'.*--autoreset next-step"):
             list(turns(simulation, 6))
         return
 
@@ -248,7 +247,7 @@ def test_what_is_told_is_compared_with_what_is_seen(
 def test_a_silent_environment_that_plays_on_after_an_end_is_an_error() -> None:
     silent = Columns(3, mode="same-step", says=None, final="none")
 
-    with pytest.raises(GameMistake, match="environment 0 of 1.*a reward of 1 in the step after an end.*same-step"):
+    with pytest.raises(GameMistake, match=r"environment 0 of 1.*a reward of 1 in the step after an end.*same-step"):
         list(turns(VectorSimulation(silent, "Count"), 6))
 
 
