@@ -53,7 +53,7 @@ async def wait_in_runs(server: str, runs: int, numbers: range) -> None:
         async with connecting:
             client = JoinClient(target, lambda *_: None, "benchmark")
             client.open()
-            await client._gateway.channel_ready()  # noqa: SLF001  else thousands would connect at once
+            await client.gateway.channel_ready()  # else thousands would connect at once
         found = await client.find()
         print(f"{number % runs} {time.time()}", flush=True)
         await found.close()  # type: ignore[union-attr]  # no run ends here

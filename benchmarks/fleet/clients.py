@@ -48,7 +48,7 @@ class Clients:
             async with connecting:
                 client = JoinClient(target, lambda *_: None, "benchmark")
                 client.open()
-                await client._gateway.channel_ready()  # noqa: SLF001  else thousands would connect at once
+                await client.gateway.channel_ready()  # else thousands would connect at once
             self.open += 1
             found = await client.find()
             self.samples.moment(session_id)

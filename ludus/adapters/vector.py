@@ -24,6 +24,7 @@ from typing import Any, Final, TypeAlias
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ludus.adapters.gymnasium import (
@@ -94,8 +95,8 @@ def _make(
             if autoreset is not None:
                 options["vector_kwargs"] = {"autoreset_mode": MODES[autoreset]}
         elif autoreset is not None and entry_point is not None:
-            maker = gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else None
-            if "autoreset_mode" in inspect.signature(maker or entry_point).parameters:
+            made: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+            if "autoreset_mode" in inspect.signature(made).parameters:
                 options["autoreset_mode"] = MODES[autoreset]
         envs = gymnasium.make_vec(env_id, num_envs=count, vectorization_mode=vectorization, **options, **arguments)
     except gymnasium.error.Error as error:  # no such environment, a missing package: words of Gymnasium's own
@@ -187,7 +188,7 @@ class VectorSimulation(GymnasiumSimulation):
         """Begin episodes in the chosen environments, all of them at a `start`; return the answer of `reset`."""
         self._parameters = dict(parameters)
         options: dict[str, Any] = {} if start is not None else {"reset_mask": chosen}
-        seed: int | list[int | None] | None = None
+        seed: Any = None  # a number, or one of each environment
         if self._seeds is not None:
             options |= self._seeds.options or {}
             every = [self._seeds.next(agent) if chosen[agent] else None for agent in range(len(chosen))]
