@@ -29,7 +29,7 @@ class Adapter:
     """The packages that have these modules: `pip install` gets them as arguments."""
     has_teams: bool = True
     """Whether its games may have several players."""
-    has_autoreset: bool = False
-    """Whether its games may be vector environments, which begin episodes by themselves: then the factory takes
-    `autoreset`, too, as in `ludus.adapters.vector.make_simulation`.
+    vector_factory: str = ""
+    """`module:function` that makes vector environments where `autoreset` tells how their episodes begin: it takes that
+    in place of `separate` and `teams`, as in `ludus.adapters.vector.make_simulation`; empty: its games are none.
     """

@@ -19,7 +19,7 @@ GYMNASIUM_VEC: Final = Adapter(
     modules=("gymnasium",),
     packages="gymnasium",
     has_teams=False,
-    has_autoreset=True,
+    vector_factory="ludus.adapters.vector:make_simulation",
 )
 ENVPOOL: Final = Adapter(
     "ludus.adapters.envpool:make_simulation",
@@ -28,7 +28,7 @@ ENVPOOL: Final = Adapter(
     modules=("gymnasium", "envpool"),
     packages="envpool gymnasium",
     has_teams=False,
-    has_autoreset=True,
+    vector_factory="ludus.adapters.envpool:make_simulation",
 )
 PETTINGZOO: Final = Adapter(
     "ludus.adapters.pettingzoo:make_simulation",
@@ -42,5 +42,5 @@ PYTHON: Final = Adapter(
     example="maze.py:Maze",
     form="FILE.py[:CLASS]",
     accepts="ludus.adapters.python:is_python_game",
-    has_autoreset=True,
+    vector_factory="ludus.adapters.python:make_vector_simulation",
 )

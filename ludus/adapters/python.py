@@ -29,6 +29,7 @@ from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation, Sim
 from ludus.sdk.steps import StepBuilder
 
 KINDS: Final = "a gymnasium.Env or VectorEnv, a PettingZoo AECEnv or ParallelEnv, or a ludus.sdk.Simulation"
+_OWN_NUMBER: Final = "{} makes a VectorEnv, which has as many games as it was made with"
 _VECTOR: Final = ("gymnasium.vector", "VectorEnv")
 _PETTINGZOO: Final = (("pettingzoo", "AECEnv"), ("pettingzoo", "ParallelEnv"))
 
@@ -55,22 +56,19 @@ def make_simulation(
     seed: int | None = None,
     seed_parameter: str | None = None,
     arguments: Mapping[str, object] | None = None,
-    autoreset: str | None = None,
 ) -> Simulation:
     """Make `count` games and return them as one simulation.
 
     `arguments` go to the class or function. `behavior` replaces the name of the one behavior; `separate` and `teams`
     are those of `ludus.adapters.assignment.Lineup`; `seed` replaces the seed that the run gives this simulator;
-    `seed_parameter` is the environment parameter that seeds episodes; `autoreset` says how a VectorEnv begins episodes,
-    as in `ludus.adapters.vector.MODES`. Raises GameNotMade, and ValueError for spaces and players that have no
-    counterpart in a behavior.
+    `seed_parameter` is the environment parameter that seeds episodes. Raises GameNotMade, and ValueError for spaces
+    and players that have no counterpart in a behavior.
     """
     factory, title = _find(name)
     first: Any = _make(name, factory, arguments)
     if isinstance(first, Simulation):
         problem = "is a ludus.sdk.Simulation, which decides itself about its behaviors, teams and agents"
         options = {"--behavior": behavior, "--separate": separate, "--teams": teams, "--envs": count > 1}
-        options["--autoreset"] = autoreset
         _refuse(f"{name} {problem}", options)
         if seed is None and seed_parameter is None:
             return first
@@ -83,9 +81,8 @@ def make_simulation(
     if _is_of(first, _VECTOR):
         from ludus.adapters.vector import VectorSimulation  # noqa: PLC0415  the game has imported the library
 
-        _refuse(f"{name} makes a VectorEnv, which has as many games as it was made with", {"--envs": count > 1})
-        return VectorSimulation(first, behavior or title, seed, seed_parameter, autoreset)
-    _refuse(f"{name} makes no VectorEnv, and begins its episodes by reset", {"--autoreset": autoreset})
+        _refuse(_OWN_NUMBER.format(name), {"--envs": count > 1})
+        return VectorSimulation(first, behavior or title, seed, seed_parameter)
     games = [first, *(_make(name, factory, arguments) for _ in range(count - 1))]
     if single:
         from ludus.adapters.gymnasium import EnvironmentSimulation  # noqa: PLC0415  likewise
@@ -95,6 +92,30 @@ def make_simulation(
     from ludus.adapters.pettingzoo import PettingZooSimulation  # noqa: PLC0415  likewise
 
     return PettingZooSimulation(games, title, Lineup(behavior, separate, tuple(teams)), seed, seed_parameter)
+
+
+def make_vector_simulation(
+    name: str,
+    count: int = 1,
+    *,
+    autoreset: str,
+    behavior: str | None = None,
+    seed: int | None = None,
+    seed_parameter: str | None = None,
+    arguments: Mapping[str, object] | None = None,
+) -> Simulation:
+    """Make a VectorEnv whose episodes begin as `autoreset` says, a key of `ludus.adapters.vector.MODES`.
+
+    The other arguments and errors are those of `make_simulation`.
+    """
+    factory, title = _find(name)
+    envs: Any = _make(name, factory, arguments)
+    if not _is_of(envs, _VECTOR):
+        raise GameNotMade(f"{name} makes no VectorEnv, and begins its episodes by reset: leave out --autoreset")
+    from ludus.adapters.vector import VectorSimulation  # noqa: PLC0415  the game has imported the library
+
+    _refuse(_OWN_NUMBER.format(name), {"--envs": count > 1})
+    return VectorSimulation(envs, behavior or title, seed, seed_parameter, autoreset)
 
 
 def _refuse(problem: str, options: Mapping[str, object]) -> None:

@@ -54,11 +54,12 @@ class Source:
             sys.path.insert(0, os.getcwd())  # noqa: PTH109  one's own games lie in the working directory
         adapter = ADAPTERS[self.library]
         options: JsonObject = {"behavior": self.behavior, "seed": seed, "seed_parameter": self.seed_parameter}
-        if adapter.has_teams:
+        factory = adapter.factory
+        if self.autoreset is not None:
+            factory, options["autoreset"] = adapter.vector_factory, self.autoreset
+        elif adapter.has_teams:
             options |= {"separate": self.separate, "teams": tuple(self.teams)}
-        if adapter.has_autoreset:
-            options["autoreset"] = self.autoreset
-        simulation: Simulation = load_object(adapter.factory)(self.name, count, arguments=self.arguments, **options)
+        simulation: Simulation = load_object(factory)(self.name, count, arguments=self.arguments, **options)
         return simulation
 
 
@@ -172,9 +173,9 @@ def check(source: Source, scripted: Mapping[int, str]) -> None:
 def try_to_make(source: Source) -> Simulation:
     """Make one game. Raises click.UsageError with the reason."""
     adapter = ADAPTERS[source.library]
-    if not adapter.has_teams and (source.separate or source.teams):
+    if (not adapter.has_teams or source.autoreset) and (source.separate or source.teams):
         raise click.UsageError("--teams and --separate are for games with several players, as pettingzoo:GAME")
-    if not adapter.has_autoreset and source.autoreset is not None:
+    if not adapter.vector_factory and source.autoreset is not None:
         raise click.UsageError("--autoreset is for vector environments, as gymnasium-vec:ID")
     for module in adapter.modules:
         try:
