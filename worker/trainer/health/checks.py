@@ -5,25 +5,30 @@ explains what it would report. docs/health.md lists the codes with their thresho
 """
 
 from collections.abc import Callable, Collection, Iterator
-from math import floor, isnan, log10
+from math import floor, log10
 from typing import Final
 
+from ludus.checks.facts import (
+    LEAST_EPISODES,
+    LEAST_STEPS,
+    Fact,
+    constant_observations,
+    constant_returns,
+    endless,
+    holding,
+    ignored_actions,
+    no_choice,
+    scale_of_observations,
+)
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
 from ludus.config.rewards import GAILConfig
 from ludus.config.trainer import TrainerConfig
 from server.config.rules import FAST, futile
 from worker.trainer.health.divergence import KL_METRIC
-from worker.trainer.health.evidence import EXPLAINED_VARIANCE, VALUE_LOSS, Evidence, Fact
-from worker.trainer.health.influence import NO_SCORE, Score, action_names
+from worker.trainer.health.evidence import EXPLAINED_VARIANCE, VALUE_LOSS, Evidence
 
-LEAST_STEPS: Final = 1000
-"""Fewest steps from which anything is concluded."""
 SUMMARIES: Final = 10
 """Periods without an ended episode, or with one and the same return."""
-LONG_EPISODE: Final = 1000
-LATE_EPISODE: Final = 300
-"""Decisions of each agent without an end: at any time, and when half of the run is over."""
-LEAST_EPISODES: Final = 20
 SOME_PROGRESS: Final = 0.2
 """Share of `max_steps` after which equal returns are no longer a rare reward that was not found yet."""
 LARGE_REWARD: Final = 100.0
@@ -37,13 +42,6 @@ SHORT_GAMMA: Final = 0.8
 SHORT_HORIZONS: Final = 5.0
 HORIZONS: Final = 20.0
 """Horizons of `gamma` between two rewards: for a gamma below `SHORT_GAMMA`, and for others."""
-LEAST_REVIEWS: Final = 3
-LEAST_PAIRS: Final = 1500
-MANY_REVIEWS: Final = 5
-MANY_PAIRS: Final = 2500
-"""Evidence on an ignored action: with an entropy near its maximum, and without."""
-NEAR_MAXIMUM: Final = 0.9
-"""Share of the possible entropy."""
 LEAST_MATCHES: Final = 50
 MOSTLY: Final = 0.6
 """Share of wins that two sides of fair matches cannot both have."""
@@ -51,57 +49,15 @@ MOSTLY: Final = 0.6
 
 def episodes_end(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     """Check that episodes end."""
-    episodes = evidence.episodes
-    waited = evidence.step - episodes.last_end
-    of_each = waited // max(evidence.agents, 1)
-    is_long = waited >= SUMMARIES * evidence.period and of_each >= LONG_EPISODE
-    if waited >= LEAST_STEPS and (is_long or (not episodes.count and evidence.is_late and of_each >= LATE_EPISODE)):
-        since = f" since step {episodes.last_end:,}" if episodes.count else ""
-        yield Fact(
-            "no_episode_ended",
-            f"No episode has ended{since}: {waited:,} decisions, about {of_each:,} of each of {evidence.agents} "
-            "agents.",
-            "Let the game end its episodes (Gymnasium: return `terminated` or `truncated`), or set a limit on their "
-            "length.",
-            {"decisions": waited, "decisions_each": of_each, "agents": evidence.agents, "episodes": episodes.count},
-            episodes.last_end,
-        )
+    long, late = SUMMARIES * evidence.period, evidence.is_late
+    yield from holding([endless(evidence.episodes, evidence.step, evidence.agents, long=long, late=late)])
 
 
 def observations(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     """Check the size of observations, and that they change."""
-    observed, normalize = evidence.observed, evidence.config.network_settings.normalize
-    large, small = observed.large(vectors=not normalize), observed.small()
-    if large is not None:
-        yield Fact(
-            "observation_scale",
-            f"{_sentence(large.words)} reaches {large.value:.3g}, and networks expect numbers near 1"
-            + (", while network_settings.normalize is false." if large.rank == 1 else "."),
-            "Set network_settings.normalize: true."
-            if large.rank == 1
-            else f"Divide {large.sensor} by about {large.value:.1g} in the game, which normalize does not do for it.",
-            {"sensor": large.sensor, "element": large.place, "magnitude": large.value},
-        )
-    elif small is not None and not normalize:
-        yield Fact(
-            "observation_scale",
-            f"No observation is beyond {small:.3g}, and networks expect numbers near 1, while "
-            "network_settings.normalize is false.",
-            "Set network_settings.normalize: true.",
-            {"magnitude": small},
-        )
-    constant = observed.constant() if evidence.is_late and observed.samples >= LEAST_STEPS else []
-    if constant:
-        what = "No observation has ever changed" if observed.is_blind() else "These observations have never changed"
-        values = ", ".join(
-            element.words if isnan(element.value) else f"{element.words} ({element.value:g})" for element in constant
-        )
-        yield Fact(
-            "observation_constant",
-            f"{what} in {observed.samples:,} steps that were looked at: {values}.",
-            "Let the game fill it in at each step, or leave it out of the observations.",
-            {"elements": [[element.sensor, element.place] for element in constant], "samples": observed.samples},
-        )
+    observed = evidence.observed
+    scale = scale_of_observations(observed, normalize=evidence.config.network_settings.normalize)
+    yield from holding([scale, constant_observations(observed) if evidence.is_late else None])
 
 
 def returns(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
@@ -110,24 +66,8 @@ def returns(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     if evidence.strength is None or evidence.is_initialized or evidence.matches.count:
         return
     waits = max(SUMMARIES * evidence.period, SOME_PROGRESS * evidence.config.max_steps)
-    is_early = not evidence.ended and evidence.step < waits
-    figures: dict[str, object] = {"episodes": episodes.count, "return": episodes.least}
-    is_zero = episodes.least == 0 and rewards.least == rewards.greatest
-    if not episodes.count and evidence.is_late and rewards.steps >= LEAST_STEPS and rewards.least == rewards.greatest:
-        message = f"Every reward was {rewards.least:g} in {rewards.steps:,} steps that were looked at."
-        figures = {"steps": rewards.steps, "reward": rewards.least}
-    elif episodes.count < LEAST_EPISODES or is_early or episodes.least != episodes.greatest:
-        return
-    elif is_zero:
-        message = f"All {episodes.count:,} episodes had a return of exactly 0."
-    elif episodes.shortest == episodes.longest:
-        message = (
-            f"All {episodes.count:,} episodes had the same return ({episodes.least:g}) and the same length "
-            f"({episodes.longest:,} decisions)."
-        )
-    else:
-        return
-    yield Fact("returns_constant", message, "Let the game's reward depend on what the agent does.", figures)
+    early = not evidence.ended and evidence.step < waits
+    yield from holding([constant_returns(episodes, rewards, late=evidence.is_late, early=early)])
 
 
 def reward_size(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
@@ -188,46 +128,12 @@ def horizon(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
 
 def actions(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
     """Check that the game does something with the actions."""
-    looked_at = evidence.rewards.steps
-    if evidence.is_late and looked_at >= LEAST_STEPS and not evidence.free:
-        yield Fact(
-            "no_choice",
-            f"The action mask left one choice alone in all {looked_at:,} steps that were looked at.",
-            "Let the mask allow every choice that the game can carry out.",
-            {"steps": looked_at},
-        )
+    if evidence.is_late:
+        yield from holding([no_choice(evidence.rewards.steps, evidence.free)])
     if evidence.config.self_play is not None or not evidence.is_late or evidence.observed.is_blind():
         return
-    names = action_names(evidence.spec.actions)
-    ignored = [name for name in names if _is_ignored(evidence, name, evidence.influence.get(name, Score()))]
-    if not ignored:
-        return
-    pairs = min(evidence.influence[name].pairs for name in ignored)
-    what = "the action" if len(ignored) == len(names) else " and ".join(ignored)
-    shares = {name: evidence.divergence.newest[name] for name in ignored if name in evidence.divergence.newest}
-    entropy = "".join(f"; the entropy of {name} is {share:.0%} of its maximum" for name, share in shares.items())
-    yield Fact(
-        "action_ignored",
-        f"{_sentence(what)} changes nothing in what follows: in {pairs:,} steps the next observation, the reward and "
-        f"the end did not depend on it{entropy}.",
-        "Let the game use the action that it is given, or take it out of the action space.",
-        {"ignored": ignored, "steps": pairs, "entropy_share": shares},
-    )
-
-
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:]
-
-
-def _is_ignored(evidence: Evidence, name: str, score: Score) -> bool:
-    if score.joint >= NO_SCORE or score.reviews < LEAST_REVIEWS or score.pairs < LEAST_PAIRS:
-        return False
-    if name.startswith("continuous"):
-        return evidence.improved is not True or score.pairs >= MANY_PAIRS
-    share = evidence.divergence.newest.get(name)
-    if share is not None and share >= NEAR_MAXIMUM:
-        return True
-    return score.reviews >= MANY_REVIEWS and score.pairs >= MANY_PAIRS
+    shares, improved = evidence.divergence.newest, evidence.improved
+    yield from holding([ignored_actions(evidence.spec.actions, evidence.influence, shares, improved=improved)])
 
 
 def matches(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:

@@ -12,14 +12,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ludus.checks.facts import Fact
+from ludus.checks.influence import Score, free_steps, scores
 from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import Demonstration
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
 from worker.experience.state import State
 from worker.trainer.health.checks import facts_of
-from worker.trainer.health.evidence import Evidence, Fact
-from worker.trainer.health.influence import Score, free_steps, scores
+from worker.trainer.health.evidence import Evidence, steps_of
 
 SAMPLE_STEPS, SHORT_SAMPLE_STEPS = 1024, 512
 """Most steps of a sample, and fewest: rounds that are shorter are collected until they are so many."""
@@ -91,7 +92,7 @@ class HealthMonitor:
         first, *later = self._sample
         self._sample, self._steps, self._sampled = [], 0, True
         rounds = first.followed_by(*later) if later else first
-        evidence, sample = self.evidence, rounds.beginning(most)
+        evidence, sample = self.evidence, steps_of(rounds.beginning(most))
         agents = np.unique(np.stack([rounds.simulators.numpy(), rounds.agents.numpy()]), axis=1).shape[1]
         evidence.agents = max(evidence.agents, agents)
         evidence.observed.add(sample)
@@ -100,7 +101,7 @@ class HealthMonitor:
         if evidence.step >= self._next_scores:
             self._next_scores = evidence.step + evidence.config.max_steps // SCORES
             for name, score in scores(sample, evidence.spec.actions).items():
-                evidence.influence.setdefault(name, Score()).add(sample.steps, score)
+                evidence.influence.setdefault(name, Score()).add(sample.count, score)
 
     def updated(self, measured: Mapping[str, float], rollout: Rollout) -> None:
         """Take the measurements of an update. Raise `LimitCrossed` where a limit of the configuration says so."""

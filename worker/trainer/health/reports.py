@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from ludus.checks.facts import Fact
 from ludus.schemas import Finding
 from worker.trainer.attempt import Attempt
 from worker.trainer.checkpoint import behavior_states
 from worker.trainer.clone import CloneLearner
 from worker.trainer.health.checks import from_configuration
-from worker.trainer.health.evidence import Fact
 from worker.trainer.health.monitor import HealthMonitor
 from worker.trainer.learner import BehaviorLearner
 from worker.trainer.messages import Findings

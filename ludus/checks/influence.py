@@ -12,15 +12,15 @@ several reviews add up (Stouffer's method).
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ludus.checks.steps import Steps
 from ludus.protocol.spec import ActionSpec
-from worker.experience.rollout import Rollout
-from worker.learning.functional.distributions import branch_bounds
 
 Matrix = NDArray[np.float64]
 
@@ -69,18 +69,18 @@ def action_names(actions: ActionSpec) -> list[str]:
     ]
 
 
-def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
+def scores(sample: Steps, actions: ActionSpec) -> dict[str, float]:
     """Return the score of each column and branch, but for those that hardly vary; none if there are too few steps."""
-    if rollout.steps < LEAST_PAIRS:
+    if sample.count < LEAST_PAIRS:
         return {}
-    before, after, last = _pairs(rollout)
+    before, after, last = _pairs(sample)
     varies = np.count_nonzero(after != before, axis=0) + np.count_nonzero(before != before[:1], axis=0)
     elements = np.sort(np.argsort(-varies, kind="stable")[:MOST_ELEMENTS])
     before, after = before[:, elements], after[:, elements]
-    ended = np.zeros(rollout.steps)
-    ended[last] = rollout.endings.numpy()
-    rewards = (rollout.rewards + rollout.group_rewards).numpy()
-    targets = _targets(rollout, actions)
+    ended = np.zeros(sample.count)
+    ended[last] = sample.endings
+    rewards = sample.rewards
+    targets = _targets(sample, actions)
     target = np.concatenate(targets, 1)
     change = after - before
     first = np.roll(last, 1)
@@ -89,7 +89,7 @@ def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
     target -= _predicted(_expanded(np.column_stack(observed)), target)
     agreement = target * _predicted(_expanded(np.column_stack([*observed, change, later, rewards, ended])), target)
     widths = np.cumsum([part.shape[1] for part in targets])[:-1]
-    taken = np.exp(rollout.log_probs.numpy()[:, actions.continuous_size :]).mean(0)
+    taken = np.exp(sample.log_probs[:, actions.continuous_size :]).mean(0)
     varies_enough = [True] * actions.continuous_size + (1 - taken >= LEAST_CHANCE).tolist()
     parts = zip(action_names(actions), varies_enough, np.split(agreement, widths, axis=1), strict=True)
     by_name: dict[str, float] = {}
@@ -101,24 +101,29 @@ def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
     return by_name
 
 
-def free_steps(rollout: Rollout, actions: ActionSpec) -> int:
+def free_steps(sample: Steps, actions: ActionSpec) -> int:
     """Return in how many steps the agent had a choice: a continuous action, or two allowed choices of a branch."""
-    if actions.continuous_size or rollout.action_masks is None:
-        return rollout.steps
-    masks = rollout.action_masks.numpy()
-    allowed = [masks[:, first:end].sum(1) for first, end in branch_bounds(actions.discrete_branches)]
+    if actions.continuous_size or sample.action_masks is None:
+        return sample.count
+    masks = sample.action_masks
+    allowed = [masks[:, first:end].sum(1) for first, end in _bounds(actions)]
     return int((np.stack(allowed) > 1).any(0).sum())
 
 
-def _pairs(rollout: Rollout) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
+def _bounds(actions: ActionSpec) -> list[tuple[int, int]]:
+    """Return for each branch the first of its columns among all choices, and the one after its last."""
+    return list(pairwise(np.cumsum((0, *actions.discrete_branches)).tolist()))
+
+
+def _pairs(sample: Steps) -> tuple[Matrix, Matrix, NDArray[np.bool_]]:
     """Return the observations of all steps, those that followed, and which steps end a segment."""
-    lengths = rollout.lengths.numpy()
+    lengths = sample.lengths
     ends = lengths.cumsum() - 1
-    last = np.zeros(rollout.steps, np.bool_)
+    last = np.zeros(sample.count, np.bool_)
     last[ends] = True
     before, after = [], []
-    for now, following in zip(rollout.observations, rollout.next_observations, strict=True):
-        flat, successors = _flat(now.numpy()), _flat(following.numpy())
+    for now, following in zip(sample.observations, sample.successors, strict=True):
+        flat, successors = _flat(now), _flat(following)
         moved = np.empty_like(flat)
         moved[:-1] = flat[1:]
         moved[ends] = successors
@@ -148,16 +153,16 @@ def _expanded(values: Matrix) -> Matrix:
     return np.column_stack([features, np.maximum(features @ weights, 0.0)])
 
 
-def _targets(rollout: Rollout, actions: ActionSpec) -> list[Matrix]:
+def _targets(sample: Steps, actions: ActionSpec) -> list[Matrix]:
     """Return a matrix for each column and branch: sampled values, or weighted indicators of the choices."""
-    columns = rollout.continuous.numpy().astype(np.float64)
+    columns = sample.continuous.astype(np.float64)
     targets = [columns[:, index : index + 1] for index in range(actions.continuous_size)]
-    for branch, (first, end) in enumerate(branch_bounds(actions.discrete_branches)):
-        log_prob = rollout.log_probs.numpy()[:, actions.continuous_size + branch].astype(np.float64)
-        chosen = np.eye(end - first)[rollout.discrete.numpy()[:, branch]]
+    for branch, (first, end) in enumerate(_bounds(actions)):
+        log_prob = sample.log_probs[:, actions.continuous_size + branch].astype(np.float64)
+        chosen = np.eye(end - first)[sample.discrete[:, branch]]
         weighted = chosen / np.exp(log_prob).clip(LEAST_PROBABILITY, 1.0)[:, None] - 1.0
-        if rollout.action_masks is not None:
-            weighted *= rollout.action_masks.numpy()[:, first:end]
+        if sample.action_masks is not None:
+            weighted *= sample.action_masks[:, first:end]
         targets.append(weighted)
     return targets
 

@@ -7,14 +7,22 @@ import gymnasium
 import numpy as np
 import pytest
 
+from ludus.checks.influence import NO_SCORE, Score
+from ludus.checks.influence import scores as scores_of_steps
 from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec
 from tests.toys.chase import Chase
 from tests.worker.rollouts import make_rollout
 from worker.experience.rollout import Rollout
-from worker.trainer.health.influence import NO_SCORE, Score, scores
+from worker.trainer.health.evidence import steps_of
 
 STEPS = 1024
+
+
+def scores(rollout: Rollout, actions: ActionSpec) -> dict[str, float]:
+    return scores_of_steps(steps_of(rollout), actions)
+
+
 Act = Callable[[Any, np.random.Generator], tuple[int, float]]
 
 
