@@ -60,8 +60,13 @@ class BehaviorWatch:
         most = SAMPLE_NUMBERS // max(sum(prod(part.shape) for part in spec.observations), 1)
         self._sample_steps = max(min(SAMPLE_STEPS, most), 1)
 
+    @property
+    def episodes(self) -> int:
+        """Episodes that ended."""
+        return self._episodes.count
+
     def decide(self, name: str, batch: DecisionBatch) -> None:
-        """Take agents that ask for an action."""
+        """Take agents that ask for an action; `name` is unique to the game and the announced behavior."""
         totals = _totals(batch)
         for row, agent in enumerate(batch.agent_ids.tolist()):
             key = (name, agent)
@@ -93,12 +98,12 @@ class BehaviorWatch:
                 self._episodes.add(float(np.sum(rewards)), len(rewards))
                 self._episodes.last_end = self.steps
 
-    def act(self, batch: ActionBatch) -> None:
-        """Take the actions of agents that asked, in the order of their choices."""
+    def act(self, name: str, batch: ActionBatch) -> None:
+        """Take the actions of agents that asked."""
         self._acted = True
         assert batch.agent_ids is not None
         for row, agent in enumerate(batch.agent_ids.tolist()):
-            segment = self._open.get((batch.behavior, agent))
+            segment = self._open.get((name, agent))
             if segment is not None and len(segment.discrete) < len(segment.observations):
                 segment.continuous.append(batch.continuous[row].copy())
                 segment.discrete.append(batch.discrete[row].copy())
@@ -165,20 +170,25 @@ class GameWatch:
         """Decisions whose outcome is known: of the behavior that has the fewest."""
         return min((behavior.steps for behavior in self.behaviors.values()), default=0)
 
-    def look(self, batches: Iterable[BehaviorBatch], specs: Mapping[str, BehaviorSpec]) -> None:
-        """Take a step of the game; `specs` has every behavior that it has announced, by name."""
+    @property
+    def episodes(self) -> int:
+        """Episodes of all behaviors that ended."""
+        return sum(behavior.episodes for behavior in self.behaviors.values())
+
+    def look(self, batches: Iterable[BehaviorBatch], specs: Mapping[str, BehaviorSpec], game: str = "") -> None:
+        """Take a step of a game; `specs` has every behavior that it has announced, by name. Several games have ids."""
         for name, decisions, terminals in batches:
             spec = specs[name]
             watch = self.behaviors.setdefault(spec.behavior, BehaviorWatch(spec))
             if terminals is not None:
-                watch.end(name, terminals)
+                watch.end(f"{game}/{name}", terminals)
             if decisions is not None:
-                watch.decide(name, decisions)
+                watch.decide(f"{game}/{name}", decisions)
 
-    def act(self, actions: Iterable[ActionBatch], specs: Mapping[str, BehaviorSpec]) -> None:
-        """Take the actions that answer a step."""
+    def act(self, actions: Iterable[ActionBatch], specs: Mapping[str, BehaviorSpec], game: str = "") -> None:
+        """Take the actions that answer a step, in which each agent is named."""
         for batch in actions:
-            self.behaviors[specs[batch.behavior].behavior].act(batch)
+            self.behaviors[specs[batch.behavior].behavior].act(f"{game}/{batch.behavior}", batch)
 
     def facts(self, *, normalize: bool | None = None) -> list[tuple[str, Fact]]:
         """Return what the checks find, with the behavior."""
@@ -196,12 +206,9 @@ def _columns(segments: Sequence[_Segment], spec: BehaviorSpec, *, acted: bool) -
     """Return the steps of segments whose outcome is known. Choices were drawn evenly among the allowed ones."""
     actions = spec.actions
     counts = [len(segment.rewards) for segment in segments]
-    rows = [
-        observation
-        for segment, count in zip(segments, counts, strict=True)
-        for observation in segment.observations[:count]
-    ]
-    masks = [mask for segment, count in zip(segments, counts, strict=True) for mask in segment.masks[:count]]
+    pairs = list(zip(segments, counts, strict=True))
+    rows = [observation for segment, count in pairs for observation in segment.observations[:count]]
+    masks = [mask for segment, count in pairs for mask in segment.masks[:count]]
     total = len(rows)
     allowed: Array | None = None
     if any(mask is not None for mask in masks):
@@ -210,7 +217,6 @@ def _columns(segments: Sequence[_Segment], spec: BehaviorSpec, *, acted: bool) -
     continuous = np.zeros((total, actions.continuous_size), np.float32)
     discrete = np.zeros((total, len(actions.discrete_branches)), np.int32)
     if acted:
-        pairs = list(zip(segments, counts, strict=True))
         continuous[:] = [values for segment, count in pairs for values in segment.continuous[:count]]
         discrete[:] = [values for segment, count in pairs for values in segment.discrete[:count]]
     choices = np.ones((total, actions.mask_size)) if allowed is None else allowed

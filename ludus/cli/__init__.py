@@ -27,6 +27,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "fake-server": "contract",
     "gate": "gate",
     "demonstration": "demonstration",
+    "doctor": "doctor",
     "ladder": "ladder",
     "learn": "learn",
     "play": "play",
@@ -56,6 +57,7 @@ WORK = frozenset({"collect", "controller", "gateway", "learn", "server", "simula
 EXTRAS: Mapping[str, str] = {
     "admin": "server",
     "collect": "collect",
+    "doctor": "gymnasium",
     "gateway": "server",
     "migrate": "server",
     "play": "play",

@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
+from ludus.checks.watch import GameWatch
 from ludus.collector.visual_encoders import DEFAULT_ENCODER
 from ludus.http2.calls import BROKEN, EOF, StreamCall, UnaryCall
 from ludus.play.players import RandomPlayer
@@ -239,6 +240,8 @@ class FakeStream(ServedStream):
             return
         for batch in batches:
             self.account(batch, lambda what: self._say(f"  ignored: {what}"))
+        if self._server.watch is not None:
+            self._server.watch.look(batches, self.specs, self.session_id)
         self._server.steps += 1
         self._deadline = inf
         asks = [batch for batch in batches if batch.decisions is not None]
@@ -312,6 +315,9 @@ class FakeStream(ServedStream):
             continuous, discrete = self._act(name, decisions)
             self.stop_waiting(name, decisions.agent_ids[rows].tolist())
             chosen = np.flatnonzero(rows)
+            if self._server.watch is not None:
+                whole = ActionBatch(name, decisions.agent_ids[chosen], continuous[chosen], discrete[chosen])
+                self._server.watch.act([whole], self.specs, self.session_id)
             # Like a real server, leave the agents out of an answer to all agents of a step.
             names_agents = self._behaviour.split or not rows.all()
             for part in reversed(np.split(chosen, len(chosen))) if self._behaviour.split else [chosen]:
@@ -371,6 +377,8 @@ class FakeServer:
         self.specs: dict[str, BehaviorSpec] = {}
         """The announced spec of each behavior: all simulators must agree."""
         self.say = say
+        self.watch: GameWatch | None = None
+        """Looks at what games do, where that is wanted."""
         self._host = host
         self._wanted_port = port
         self._joins = 0

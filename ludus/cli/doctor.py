@@ -1,0 +1,233 @@
+"""`ludus doctor`: whether a gateway is there, and whether a game is one that can be learned, before any run.
+
+Plays the game with random actions in this process and says, in one sentence each, what would keep a run from learning.
+"""
+
+import asyncio
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ludus.checks.facts import Fact
+from ludus.checks.trial import Trial, try_game
+from ludus.checks.watch import GameWatch
+from ludus.cli.collect import CLIENT
+from ludus.cli.exits import INTERRUPTED, Exit, exit_of_error, sigterm_interrupts
+from ludus.cli.options import ca_file_option, envs_option, option, token_option
+from ludus.cli.render import LINES, echo, print_json
+from ludus.cli.sources import GAME_METAVAR, Source, game_options, game_type, try_to_make
+from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE
+from ludus.protocol.spec import BehaviorSpec
+from ludus.sdk.contract.fake_server import Behaviour, FakeServer
+from ludus.sdk.errors import SimulatorError
+from ludus.sdk.join import JoinClient, Target
+
+NOBODY: Final = "ludus-doctor"
+"""Name of a run that no server has: who is told so has reached the gateway."""
+NOT_FOUND: Final = {"run_not_found", "run_ended"}
+DAY_SECONDS: Final = 86_400
+TICK_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found of one part."""
+
+    code: str
+    behavior: str | None
+    message: str
+    remedy: str
+
+
+@click.command(
+    epilog="""\b
+Exit codes:
+  0  nothing was found
+  1  the game cannot be played, or the gateway refuses
+  2  the command line is wrong
+  3  the gateway cannot be reached
+  6  the game can be played, and something was found"""
+)
+@click.argument("source", metavar=f"[{GAME_METAVAR}]", type=game_type, required=False)
+@click.option("--port", type=click.IntRange(1, 65535), help="Wait at this port for a game that dials it by itself.")
+@envs_option
+@game_options
+@click.option("--behavior", help="Name of the behavior. [the game's name]")
+@option("--steps", type=click.IntRange(min=1), default=2400, help="Random decisions of each behavior.")
+@option("--seconds", type=click.FloatRange(0, min_open=True), default=30.0, help="Longest time of the trial.")
+@click.option(
+    "--server",
+    envvar=GATEWAY_VARIABLE,
+    show_envvar=True,
+    metavar="HOST:PORT",
+    help=f"The gateway, which has to be there then. [{DEFAULT_SERVER}, if it is there]",
+)
+@token_option
+@ca_file_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(
+    *,
+    source: Source | None,
+    port: int | None,
+    envs: int,
+    arguments: tuple[tuple[str, object], ...],
+    steps: int,
+    seconds: float,
+    server: str | None,
+    token: str | None,
+    ca_file: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Look whether a gateway can be reached, and whether GAME can be learned: no run is needed.
+
+    GAME is named as for `ludus simulate`: `ludus doctor gymnasium:CartPole-v1`, `ludus doctor python:maze.py`. It is
+    played with random actions. What is found is a sentence with what to do. With --port, a game of any engine that has
+    a native client dials this machine: give it this address in place of a gateway's. Without either, only the gateway
+    is looked at.
+    """
+    if source is not None and port is not None:
+        raise click.UsageError("GAME is started here, and a game that dials --port by itself is not: give one of both")
+    findings: list[Diagnosis] = []
+    report: dict[str, object] = {}
+    gateway = ask_gateway(Target(server or DEFAULT_SERVER, NOBODY, token, "doctor", ca_file, 2.0))
+    address = server or DEFAULT_SERVER
+    report["gateway"] = {"server": address, "reached": gateway is None, "problem": gateway and gateway[1]}
+    code = Exit.OK
+    if gateway is not None and (server is not None or (source is None and port is None)):
+        code = exit_of_error(gateway[0])
+        findings.append(
+            Diagnosis(gateway[0], None, f"{gateway[1]}.", "`ludus up` starts a server; --server names another.")
+        )
+    say = (lambda _: None) if as_json else echo
+    say(f"gateway   {address} {'answers' if gateway is None else f'is not there: {gateway[1]}'}")
+    trial: Trial | None = None
+    try:
+        with sigterm_interrupts():
+            if source is not None:
+                source = replace(source, arguments=dict(arguments), **options)
+                try_to_make(source).close()
+                simulation = source.make(envs)
+                try:
+                    trial = try_game(simulation, steps, seconds)
+                finally:
+                    simulation.close()
+            elif port is not None:
+                trial = asyncio.run(listen(port, steps, seconds, say))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    if trial is not None:
+        if trial.trace is not None:
+            echo(trial.trace, err=True, kept=LINES)
+        findings += diagnoses(trial)
+        rate = trial.decisions / trial.game_seconds if trial.game_seconds else 0.0
+        report |= {
+            "behaviors": [described(spec) for spec in trial.specs.values()],
+            "decisions": trial.decisions,
+            "episodes": trial.episodes,
+            "steps_per_second": round(rate, 1),
+            "steps_per_day": round(rate * DAY_SECONDS),
+        }
+        for spec in trial.specs.values():
+            say(f"behavior  {described(spec)}")
+        say(f"played    {trial.decisions:,} random decisions, {trial.episodes:,} episodes ended")
+        if rate:
+            day = rate * DAY_SECONDS / 1e6
+            say(f"speed     {rate:,.0f} steps/s of the game alone: at most {day:,.1f} million steps a day")
+        if trial.problem is not None:
+            code = code or Exit.REFUSED
+        elif findings:
+            code = code or Exit.UNMET
+    for finding in findings:
+        whose = "" if finding.behavior is None else f"{finding.behavior}: "
+        say(f"finding   {whose}{finding.message} {finding.remedy} ({finding.code})")
+    if not findings and trial is not None:
+        say(f"sound     {'nothing was found' if trial.watch.steps >= steps else _unjudged(trial, steps)}")
+    if as_json:
+        print_json({**report, "findings": [asdict(finding) for finding in findings]})
+    sys.exit(code)
+
+
+def ask_gateway(target: Target) -> tuple[str, str] | None:
+    """Return the code and the sentence of why a gateway cannot be used; None if it answers."""
+
+    async def ask() -> None:
+        async with JoinClient(target, lambda *_: None, CLIENT) as client:
+            await client.ask()
+
+    try:
+        asyncio.run(ask())
+    except SimulatorError as error:
+        if error.code not in NOT_FOUND:
+            return error.code, str(error).partition("; gave up")[0]
+    return None
+
+
+async def listen(port: int, steps: int, seconds: float, say: Any) -> Trial:
+    """Answer a game that dials this port with random actions, until it has been watched for long enough."""
+    violations: list[str] = []
+
+    def note(sentence: str) -> None:
+        if sentence.startswith("VIOLATION"):
+            violations.append(sentence.removeprefix("VIOLATION").strip(" :"))
+
+    watch = GameWatch()
+    async with FakeServer(Behaviour(), note, host="127.0.0.1", port=port) as server:
+        server.watch = watch
+        say(f"waiting   for a game that dials 127.0.0.1:{server.port}")
+        deadline, began = time.monotonic() + seconds, None
+        while time.monotonic() < deadline and watch.steps < steps and not violations:
+            if began is None and watch.behaviors:
+                began = time.monotonic()
+            await asyncio.sleep(TICK_SECONDS)
+        elapsed = time.monotonic() - (began or time.monotonic())
+    problem = None
+    if violations:
+        problem = (
+            "violation",
+            f"{violations[0]}.",
+            "proto/README.md has the rule; `ludus contract` tests all of them.",
+        )
+    elif not watch.behaviors:
+        sentence = f"No game has dialed 127.0.0.1:{port} within {seconds:g} s."
+        problem = ("no_game", sentence, "Give the game this address in place of a gateway's.")
+    decisions = sum(behavior.steps for behavior in watch.behaviors.values())
+    return Trial(server.specs, watch, decisions, watch.episodes, elapsed, problem)
+
+
+def diagnoses(trial: Trial) -> list[Diagnosis]:
+    """Return what is wrong with a game that was played."""
+    found = [diagnosis(name, fact) for name, fact in trial.watch.facts()]
+    if trial.problem is not None:
+        code, sentence, remedy = trial.problem
+        found.insert(0, Diagnosis(code, None, sentence, remedy))
+    return found
+
+
+def diagnosis(behavior: str, fact: Fact) -> Diagnosis:
+    """Return a fact about random play."""
+    remedy = fact.remedy
+    if fact.code == "returns_constant":
+        remedy += " If only a skilled player earns more, add reward_signals.curiosity or demonstrations."
+    return Diagnosis(fact.code, behavior, fact.message, remedy)
+
+
+def described(spec: BehaviorSpec) -> str:
+    """Return a behavior in words."""
+    sensors = [(part.name or "vector", "x".join(map(str, part.shape)), part.dtype) for part in spec.observations]
+    seen = ", ".join(" ".join(sensor) for sensor in sensors)
+    actions = spec.actions
+    columns = [f"{actions.continuous_size} continuous numbers"] if actions.continuous_size else []
+    if actions.discrete_branches:
+        columns.append(f"choices of {', '.join(map(str, actions.discrete_branches))}")
+    return f"{spec.name}: sees {seen or 'nothing'}; acts by {' and '.join(columns) or 'nothing'}"
+
+
+def _unjudged(trial: Trial, steps: int) -> str:
+    return (
+        f"nothing was found in {trial.watch.steps:,} steps; {steps:,} are needed to judge all: give it more --seconds"
+    )
