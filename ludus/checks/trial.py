@@ -1,13 +1,15 @@
 """Plays a game by itself, with random actions, and looks at all that comes of it, as a server would."""
 
+import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ludus.checks.influence import action_names
 from ludus.checks.watch import GameWatch
 from ludus.play.players import RandomPlayer, answer
-from ludus.protocol.batches import BehaviorBatch
+from ludus.protocol.batches import ActionBatch, BehaviorBatch
 from ludus.protocol.codec import decode_step, encode_actions
 from ludus.protocol.codes import ProtocolError
 from ludus.protocol.spec import BehaviorSpec
@@ -18,6 +20,8 @@ from ludus.sdk.session import Session
 from ludus.sdk.simulation import ResetInfo, Simulation
 from ludus.sdk.steps import Actions, StepBuilder
 
+OTHER_SEED: Final = 101
+"""Of the actions with which others are compared."""
 MOST_IDLE: Final = 10_000
 """Steps in a row in which no agent asks for an action."""
 
@@ -42,7 +46,12 @@ class Trial:
 class RandomGame:
     """A simulation, and the server's end of its stream, in this process: messages are encoded and checked."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, varied: str | None = None) -> None:
+        """`varied`: the part of the action, as `action_names` has it, that is drawn from another generator."""
+        self.digest = hashlib.sha256()
+        """Of all that the game has said."""
+        self._varied = varied
+        self._others: dict[str, RandomPlayer] = {}
         self.watch = GameWatch()
         self.seconds = 0.0
         self.decisions = 0
@@ -91,7 +100,15 @@ class RandomGame:
             self.episodes += sum(len(batch.terminals.agent_ids) for batch in batches if batch.terminals is not None)
             for name in {batch.behavior for batch in batches} - self._players.keys():
                 self._players[name] = RandomPlayer(specs[name].actions, len(self._players))
+                self._others[name] = RandomPlayer(specs[name].actions, OTHER_SEED)
+            for batch in batches:
+                _add_to(self.digest, batch)
             answers = answer(self._players, batches)
+            if self._varied is not None:
+                answers = [
+                    _varied(given, other, self._varied, specs[given.behavior])
+                    for given, other in zip(answers, answer(self._others, batches), strict=True)
+                ]
             self.watch.act(answers, specs)
             self._actions = self._session.actions(encode_actions(request.step.step_id, answers))
         self.decisions += asked
@@ -125,6 +142,49 @@ def try_game(simulation: Simulation, steps: int, seconds: float) -> Trial:
         sentence = f"The game crashed after {game.decisions:,} decisions: {last_words(error)}."
         problem, trace = ("game_crashed", sentence, "The lines of the game's own code are above."), own_traceback(error)
     return Trial(game.specs, game.watch, game.decisions, game.episodes, game.seconds, problem, trace)
+
+
+def without_influence(make: Callable[[], Simulation], part: str, steps: int = 100) -> bool | None:
+    """Return whether a game of one seed is the same whatever a part of the action is; None if that cannot be told.
+
+    `part` is a column or branch as `ludus.checks.influence.action_names` has it. It cannot be told of games that are
+    not the same twice with the same actions. The game is made three times, and played for so many messages each.
+    """
+    same, again, other = (_digest(make, varied, steps) for varied in (None, None, part))
+    if other == same:
+        return True
+    return False if same == again else None
+
+
+def _digest(make: Callable[[], Simulation], varied: str | None, steps: int) -> bytes:
+    simulation = make()
+    try:
+        game = RandomGame(simulation, varied)
+        game.begin()
+        for _ in range(steps):
+            game.play_on()
+        return game.digest.digest()
+    finally:
+        simulation.close()
+
+
+def _varied(given: ActionBatch, other: ActionBatch, part: str, spec: BehaviorSpec) -> ActionBatch:
+    """Return actions with one column or branch of others."""
+    index = action_names(spec.actions).index(part)
+    continuous, discrete = given.continuous.copy(), given.discrete.copy()
+    if index < spec.actions.continuous_size:
+        continuous[:, index] = other.continuous[:, index]
+    else:
+        branch = index - spec.actions.continuous_size
+        discrete[:, branch] = other.discrete[:, branch]
+    return given._replace(continuous=continuous, discrete=discrete)
+
+
+def _add_to(digest: "hashlib._Hash", batch: BehaviorBatch) -> None:
+    for part in (batch.decisions, batch.terminals):
+        if part is not None:
+            for column in (part.agent_ids, part.rewards, *part.observations):
+                digest.update(column.tobytes())
 
 
 def _count(batches: list[BehaviorBatch]) -> int:

@@ -123,7 +123,7 @@ class BehaviorWatch:
             if self._observed.is_blind() or not self._acted
             else facts.ignored_actions(self.spec.actions, self._influence, shares),
         )
-        return list(holding(checks))
+        return [_of_few_steps(fact) for fact in holding(checks)]
 
     def _outcome(self, key: tuple[str, int], segment: _Segment, reward: float, following: tuple[Array, ...]) -> None:
         """Take what followed an agent's last decision."""
@@ -152,6 +152,14 @@ class BehaviorWatch:
                 segment.continuous[pending:],
                 segment.discrete[pending:],
             )
+
+
+def _of_few_steps(fact: Fact) -> Fact:
+    """Return a fact as it is to be taken where nothing was learned yet."""
+    if fact.code != "returns_constant":
+        return fact
+    unless = "If only a skilled player earns more, add reward_signals.curiosity or demonstrations."
+    return fact._replace(remedy=f"{fact.remedy} {unless}")
 
 
 _FEW: Final = 100

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from ludus.checks.facts import Fact
-from ludus.checks.trial import Trial, try_game
+from ludus.checks.trial import Trial, try_game, without_influence
 from ludus.checks.watch import GameWatch
 from ludus.cli.collect import CLIENT
 from ludus.cli.exits import INTERRUPTED, Exit, exit_of_error, sigterm_interrupts
@@ -123,7 +123,7 @@ def doctor(
     if trial is not None:
         if trial.trace is not None:
             echo(trial.trace, err=True, kept=LINES)
-        findings += diagnoses(trial)
+        findings += diagnoses(trial, source)
         rate = trial.decisions / trial.game_seconds if trial.game_seconds else 0.0
         report |= {
             "behaviors": [described(spec) for spec in trial.specs.values()],
@@ -199,21 +199,22 @@ async def listen(port: int, steps: int, seconds: float, say: Any) -> Trial:
     return Trial(server.specs, watch, decisions, watch.episodes, elapsed, problem)
 
 
-def diagnoses(trial: Trial) -> list[Diagnosis]:
-    """Return what is wrong with a game that was played."""
-    found = [diagnosis(name, fact) for name, fact in trial.watch.facts()]
+def diagnoses(trial: Trial, source: Source | None) -> list[Diagnosis]:
+    """Return what is wrong with a game that was played; `source` makes it again."""
+    facts = [(name, fact) for name, fact in trial.watch.facts() if not is_refuted(fact, source)]
+    found = [Diagnosis(fact.code, name, fact.message, fact.remedy) for name, fact in facts]
     if trial.problem is not None:
         code, sentence, remedy = trial.problem
         found.insert(0, Diagnosis(code, None, sentence, remedy))
     return found
 
 
-def diagnosis(behavior: str, fact: Fact) -> Diagnosis:
-    """Return a fact about random play."""
-    remedy = fact.remedy
-    if fact.code == "returns_constant":
-        remedy += " If only a skilled player earns more, add reward_signals.curiosity or demonstrations."
-    return Diagnosis(fact.code, behavior, fact.message, remedy)
+def is_refuted(fact: Fact, source: Source | None) -> bool:
+    """Whether the game, played again with other actions, shows that an action counts that seemed to be ignored."""
+    if source is None or fact.code != "action_ignored":
+        return False
+    again: Source = source
+    return any(without_influence(again.make, part) is False for part in fact.figures["ignored"])
 
 
 def described(spec: BehaviorSpec) -> str:

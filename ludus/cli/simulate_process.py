@@ -10,6 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from ludus.checks.first_steps import FirstSteps
 from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, Exit, exit_of_end, exit_of_error
 from ludus.cli.simulate import CRASHED, OUTCOME, REPORT, Plan
@@ -62,7 +63,8 @@ def _play(plan: Plan) -> ConnectionSummary:
     simulation: Simulation = with_scripted(plan.source.make(plan.envs, plan.seed), plan.scripted)
     if plan.record is not None:
         simulation = RecordedSimulation(simulation, Path(plan.record))
-    return connect_to(plan.target(os.environ[SIMULATOR_TOKEN] if plan.token_given else None), simulation)
+    target = plan.target(os.environ[SIMULATOR_TOKEN] if plan.token_given else None)
+    return connect_to(target, simulation, FirstSteps())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.crashes import last_words, line_of
 from ludus.sdk.errors import Failure, GameMistake, SessionRefused
 from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target, client_name
-from ludus.sdk.session import Session
+from ludus.sdk.session import Observer, Session
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
 from ludus.sdk.steps import Actions
 
@@ -78,11 +78,14 @@ def connect(
     return connect_to(Target(server, run, token, label, ca_file, connect_timeout_seconds), simulation)
 
 
-def connect_to(target: Target, simulation: Simulation) -> ConnectionSummary:
-    """Play in a run until it ends, as `connect` does, under the session id of the target."""
+def connect_to(target: Target, simulation: Simulation, observe: Observer | None = None) -> ConnectionSummary:
+    """Play in a run until it ends, as `connect` does, under the session id of the target.
+
+    `observe` gets the parts of each step before it is sent, and the specs of all behaviors, until it returns False.
+    """
     try:
         with _logged_to_standard_error():
-            return event_loop.run(SimulatorConnection(simulation, target).play())
+            return event_loop.run(SimulatorConnection(simulation, target, observe).play())
     finally:
         simulation.close()
 
@@ -106,7 +109,8 @@ def _logged_to_standard_error() -> Iterator[None]:
 class SimulatorConnection:
     """Plays one simulation in one run until the run ends."""
 
-    def __init__(self, simulation: Simulation, target: Target) -> None:
+    def __init__(self, simulation: Simulation, target: Target, observe: Observer | None = None) -> None:
+        self._observe = observe
         self.join_client = JoinClient(target, logger.log, client_name(CLIENT))
         self._simulation = simulation
         self._behaviors: list[BehaviorSpec] = list(simulation.behaviors)
@@ -135,7 +139,7 @@ class SimulatorConnection:
             request_serializer=pb.ConnectRequest.SerializeToString,
             response_deserializer=pb.ConnectResponse.FromString,
         )
-        session = Session(self._behaviors)
+        session = Session(self._behaviors, self._observe)
         ticket = endpoint.assignment.ticket
         call = connect(metadata=((TICKET_METADATA, ticket),))
         stream = _Stream(call)

@@ -5,12 +5,13 @@ proto/README.md.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.batches import ActionBatch, Ints
+from ludus.protocol.batches import ActionBatch, BehaviorBatch, Ints
 from ludus.protocol.codec import PROTOCOL_VERSION, decode_actions, encode_step, samplers_from_messages
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.spec import BehaviorSpec
@@ -18,11 +19,15 @@ from ludus.protocol.specs import BehaviorLayout, spec_to_message
 from ludus.sdk.environment_parameters import EnvironmentParameters
 from ludus.sdk.steps import Actions, StepBuilder
 
+Observer: TypeAlias = Callable[[Sequence[BehaviorBatch], Mapping[str, BehaviorSpec]], bool]
+"""Looks at the parts of a step, and the specs of all behaviors by name; returns whether it wants the next one."""
+
 
 class Session:
     """State of one stream: announced behaviors, steps in flight, the last reset."""
 
-    def __init__(self, behaviors: Iterable[BehaviorSpec]) -> None:
+    def __init__(self, behaviors: Iterable[BehaviorSpec], observe: Observer | None = None) -> None:
+        self._observe = observe
         self._layouts = {spec.name: BehaviorLayout(spec) for spec in behaviors}
         self._step_id = 0
         self._reset_id = 0
@@ -78,6 +83,8 @@ class Session:
         batches = builder.batches()
         if not batches and not builder.stats:
             return messages
+        if self._observe is not None and not self._observe(batches, {spec.name: spec for spec in self.behaviors}):
+            self._observe = None
         self._step_id += 1
         asking: dict[str, Ints] = {}
         for name, decisions, terminals in batches:
