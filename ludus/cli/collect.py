@@ -119,7 +119,7 @@ class OwnCollector:
 
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         try:
-            async with edge_collector(self._target, logger.log) as edge:
+            async with edge_collector(self._target, logger.log, observes=False) as edge:
                 self.address = edge.address
                 self._listens.set()
                 self.outcome = await edge.run()

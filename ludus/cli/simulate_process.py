@@ -64,7 +64,7 @@ def _play(plan: Plan) -> ConnectionSummary:
     if plan.record is not None:
         simulation = RecordedSimulation(simulation, Path(plan.record))
     target = plan.target(os.environ[SIMULATOR_TOKEN] if plan.token_given else None)
-    return connect_to(target, simulation, FirstSteps())
+    return connect_to(target, simulation, FirstSteps(logging.getLogger("ludus.sdk").log))
 
 
 if __name__ == "__main__":

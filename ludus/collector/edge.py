@@ -17,6 +17,7 @@ import grpc.aio
 import structlog
 from threadpoolctl import threadpool_limits
 
+from ludus.checks.first_steps import FirstSteps
 from ludus.collector import commands
 from ludus.collector.carriers.frames import BadFrame
 from ludus.collector.carriers.local import LocalConnection
@@ -64,8 +65,16 @@ AWAY: Final = "the collector of this machine is connecting to the run"
 class EdgeCollector:
     """An edge collector of one run."""
 
-    def __init__(self, target: Target, policies: PolicyFactory, report: Report, *, shares_memory: bool = False) -> None:
-        """`report` takes sentences for people.
+    def __init__(
+        self,
+        target: Target,
+        policies: PolicyFactory,
+        report: Report,
+        *,
+        shares_memory: bool = False,
+        observes: bool = True,
+    ) -> None:
+        """`report` takes sentences for people; those on the games' first steps, too, if it `observes` them.
 
         `shares_memory`: whether it works in the learner's memory instead of a stream where it is on the same host.
         """
@@ -76,6 +85,7 @@ class EdgeCollector:
         self._target = target
         self._policies = policies
         self._report = report
+        self._first_steps = FirstSteps(report) if observes else None
         self._shares_memory = shares_memory
         self._door = _Door(self)
         self._server: grpc.aio.Server | Http2Server | None = None
@@ -190,6 +200,7 @@ class EdgeCollector:
             endpoint.welcomed()
             try:
                 collector = CollectorServer(link, self._policies, start, restored)
+                collector.host.observe = self._first_steps
                 connection.congested = collector.hold_for_network
                 slow = "the network is slower than the games: they wait until it has caught up"
                 connection.lagging = lambda: self._report(logging.WARNING, slow)
@@ -257,13 +268,19 @@ class EdgeCollector:
 
 @asynccontextmanager
 async def edge_collector(
-    target: Target, report: Report, *, host: str = "127.0.0.1", port: int = 0, shares_memory: bool = False
+    target: Target,
+    report: Report,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    shares_memory: bool = False,
+    observes: bool = True,
 ) -> AsyncIterator[EdgeCollector]:
     """Listen for simulators of this machine during the block, which calls `EdgeCollector.run`.
 
     Raises CannotConnect(port_taken).
     """
-    edge = EdgeCollector(target, PolicyFactory(), report, shares_memory=shares_memory)
+    edge = EdgeCollector(target, PolicyFactory(), report, shares_memory=shares_memory, observes=observes)
     try:
         await edge.listen(host, port)
     except OSError as error:

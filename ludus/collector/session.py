@@ -7,7 +7,7 @@ in a session, the others don't notice.
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -85,6 +85,8 @@ class Host:
     """Snapshots of an earlier attempt by session id, each until its simulator has come back."""
     stats: StatSums
     """Numbers that simulators have reported since the last report to the learner."""
+    observe: Callable[[Sequence[BehaviorBatch], Mapping[str, BehaviorSpec], str], bool] | None = None
+    """Looks at the steps of games: the specs of all behaviors, and the session's id, too. Returns whether to go on."""
     connections: Connections = field(default_factory=Connections)
     ports: Collection[int] = ()
     """Ports on which the collector listens, once it does."""
@@ -309,6 +311,9 @@ class Session(ABC):
 
     def _stage(self, step_id: int, batches: list[BehaviorBatch]) -> None:
         """Hand a step to the behaviors' runners. Raises ProtocolError."""
+        host = self._host
+        if host.observe is not None and not host.observe(batches, self.specs, self.session_id):
+            host.observe = None
         for batch in batches:
             pair = self.agent_indexes.get(batch.behavior)
             if pair is None:
