@@ -82,9 +82,10 @@ def scale_of_observations(observed: Observed, *, normalize: bool | None) -> Fact
     return None
 
 
-def constant_observations(observed: Observed) -> Fact | None:
-    """Check that observations change."""
+def constant_observations(observed: Observed, *, flags: bool = True) -> Fact | None:
+    """Check that observations change. Without `flags` elements that are a whole number may change later."""
     constant = observed.constant() if observed.samples >= LEAST_STEPS else []
+    constant = [element for element in constant if flags or not element.place or not element.value.is_integer()]
     if not constant:
         return None
     what = "No observation has ever changed" if observed.is_blind() else "These observations have never changed"

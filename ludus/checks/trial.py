@@ -144,7 +144,7 @@ def try_game(simulation: Simulation, steps: int, seconds: float) -> Trial:
     return Trial(game.specs, game.watch, game.decisions, game.episodes, game.seconds, problem, trace)
 
 
-def without_influence(make: Callable[[], Simulation], part: str, steps: int = 100) -> bool | None:
+def without_influence(make: Callable[[], Simulation], part: str, steps: int = 300) -> bool | None:
     """Return whether a game of one seed is the same whatever a part of the action is; None if that cannot be told.
 
     `part` is a column or branch as `ludus.checks.influence.action_names` has it. It cannot be told of games that are

@@ -1,10 +1,10 @@
 """Watches a game that plays: gathers its steps as columns, and says what the checks find in them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from ludus.collector.segments import SegmentEnd
 from ludus.protocol.batches import ActionBatch, Array, BehaviorBatch, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
 
+Confirm: TypeAlias = Callable[[str], bool]
+"""Says whether a part of the action, as `action_names` has it, is certainly ignored."""
 SAMPLE_STEPS: Final = 768
 """Steps that are looked at together."""
 SAMPLE_NUMBERS: Final = 4_000_000
@@ -108,22 +110,30 @@ class BehaviorWatch:
                 segment.continuous.append(batch.continuous[row].copy())
                 segment.discrete.append(batch.discrete[row].copy())
 
-    def facts(self, *, normalize: bool | None = None) -> list[Fact]:
-        """Return what the checks find in all steps so far."""
+    def facts(self, confirm: Confirm | None = None) -> list[Fact]:
+        """Return what the checks find in all steps so far.
+
+        A part of the action is only found to be ignored if `confirm` says so, too.
+        """
         if self._gathered:
             self._look()
-        shares = {name: 1.0 for name in action_names(self.spec.actions) if name.startswith("branch")}
         checks = (
             facts.endless(self._episodes, self.steps, self.agents, long=facts.LEAST_STEPS, late=False),
-            facts.scale_of_observations(self._observed, normalize=normalize) if self.steps >= _FEW else None,
-            facts.constant_observations(self._observed),
+            facts.scale_of_observations(self._observed, normalize=None) if self.steps >= _FEW else None,
+            facts.constant_observations(self._observed, flags=False),
             facts.constant_returns(self._episodes, self._rewards, late=True, early=False),
             facts.no_choice(self._rewards.steps, self._free),
-            None
-            if self._observed.is_blind() or not self._acted
-            else facts.ignored_actions(self.spec.actions, self._influence, shares),
+            None if confirm is None or self._observed.is_blind() else self._ignored(confirm),
         )
         return [_of_few_steps(fact) for fact in holding(checks)]
+
+    def _ignored(self, confirm: Confirm) -> Fact | None:
+        """Return which parts of the action are ignored, by the regression and by `confirm`."""
+        actions = self.spec.actions
+        shares = {name: 1.0 for name in action_names(actions) if name.startswith("branch")}
+        seems = facts.ignored_actions(actions, self._influence, shares)
+        parts = [] if seems is None else [part for part in seems.figures["ignored"] if confirm(part)]
+        return facts.ignored_actions(actions, {part: self._influence[part] for part in parts}, shares)
 
     def _outcome(self, key: tuple[str, int], segment: _Segment, reward: float, following: tuple[Array, ...]) -> None:
         """Take what followed an agent's last decision."""
@@ -140,7 +150,7 @@ class BehaviorWatch:
         self._observed.add(sample)
         self._rewards.add(sample)
         self._free += free_steps(sample, self.spec.actions)
-        if self._acted:
+        if self._acted and self.spec.observations:
             for name, score in scores(sample, self.spec.actions).items():
                 self._influence.setdefault(name, Score()).add(sample.count, score)
         self._closed, self._gathered = [], 0
@@ -198,9 +208,9 @@ class GameWatch:
         for batch in actions:
             self.behaviors[specs[batch.behavior].behavior].act(f"{game}/{batch.behavior}", batch)
 
-    def facts(self, *, normalize: bool | None = None) -> list[tuple[str, Fact]]:
-        """Return what the checks find, with the behavior."""
-        return [(name, fact) for name, watch in self.behaviors.items() for fact in watch.facts(normalize=normalize)]
+    def facts(self, confirm: Confirm | None = None) -> list[tuple[str, Fact]]:
+        """Return what the checks find, with the behavior; `confirm` as in `BehaviorWatch.facts`."""
+        return [(name, fact) for name, watch in self.behaviors.items() for fact in watch.facts(confirm)]
 
 
 def _totals(batch: DecisionBatch | TerminalBatch) -> list[float]:

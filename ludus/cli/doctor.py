@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import click
 
-from ludus.checks.facts import Fact
 from ludus.checks.trial import Trial, try_game, without_influence
-from ludus.checks.watch import GameWatch
+from ludus.checks.watch import Confirm, GameWatch
 from ludus.cli.collect import CLIENT
 from ludus.cli.exits import INTERRUPTED, Exit, exit_of_error, sigterm_interrupts
 from ludus.cli.options import ca_file_option, envs_option, option, token_option
@@ -201,20 +200,18 @@ async def listen(port: int, steps: int, seconds: float, say: Any) -> Trial:
 
 def diagnoses(trial: Trial, source: Source | None) -> list[Diagnosis]:
     """Return what is wrong with a game that was played; `source` makes it again."""
-    facts = [(name, fact) for name, fact in trial.watch.facts() if not is_refuted(fact, source)]
-    found = [Diagnosis(fact.code, name, fact.message, fact.remedy) for name, fact in facts]
+    confirm: Confirm | None = None
+    if source is not None and trial.problem is None:
+        again: Source = source
+
+        def confirm(part: str) -> bool:
+            return without_influence(again.make, part) is True
+
+    found = [Diagnosis(fact.code, name, fact.message, fact.remedy) for name, fact in trial.watch.facts(confirm)]
     if trial.problem is not None:
         code, sentence, remedy = trial.problem
         found.insert(0, Diagnosis(code, None, sentence, remedy))
     return found
-
-
-def is_refuted(fact: Fact, source: Source | None) -> bool:
-    """Whether the game, played again with other actions, shows that an action counts that seemed to be ignored."""
-    if source is None or fact.code != "action_ignored":
-        return False
-    again: Source = source
-    return any(without_influence(again.make, part) is False for part in fact.figures["ignored"])
 
 
 def described(spec: BehaviorSpec) -> str:

@@ -315,9 +315,6 @@ class FakeStream(ServedStream):
             continuous, discrete = self._act(name, decisions)
             self.stop_waiting(name, decisions.agent_ids[rows].tolist())
             chosen = np.flatnonzero(rows)
-            if self._server.watch is not None:
-                whole = ActionBatch(name, decisions.agent_ids[chosen], continuous[chosen], discrete[chosen])
-                self._server.watch.act([whole], self.specs, self.session_id)
             # Like a real server, leave the agents out of an answer to all agents of a step.
             names_agents = self._behaviour.split or not rows.all()
             for part in reversed(np.split(chosen, len(chosen))) if self._behaviour.split else [chosen]:
