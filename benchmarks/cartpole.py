@@ -1,9 +1,10 @@
 """The user's path to a trained CartPole-v1, from POST to SUCCEEDED, against a program with Stable-Baselines3.
 
-    python -m benchmarks.cartpole [--rounds 3] [--only ludus dummy] [--json FILE]
+    python -m benchmarks.cartpole [--rounds 3] [--only ludus vector dummy] [--json FILE]
 
 100,000 steps of the preset `cartpole`, 8 environments, one thread each. Ours: a warm `ludus up` gets `POST /v1/runs`,
-then a shell starts `ludus simulate gymnasium:CartPole-v1 --count 2 --envs 4`; the clock runs from the POST to
+then a shell starts `ludus simulate gymnasium:CartPole-v1 --count 2 --envs 4`, or as the arm `vector` one process with
+`gymnasium-vec:CartPole-v1 --envs 8`; the clock runs from the POST to
 SUCCEEDED, so the start of the simulators' processes is in it, and the start of the server is not. Theirs
 (`peers/sb3_cartpole.py`): PPO with the same hyperparameters, its environments in its own process (`DummyVecEnv`) or in
 8 others (`SubprocVecEnv`); the clock runs from the start of the process to its end, imports included. Both are also
@@ -33,7 +34,7 @@ from tests.e2e.stack import LUDUS, LudusUp, environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PEER = ROOT / "benchmarks" / "peers" / "sb3_cartpole.py"
-SIMULATORS = 2
+ENVIRONMENTS = 8
 WARM_SECONDS = 5.0
 """Seconds until a worker has imported everything for the next run, after its start or after a run."""
 
@@ -59,25 +60,24 @@ def processor_seconds(root: psutil.Process) -> float:
     return total
 
 
-def ludus(stack: LudusUp, client: Client) -> Time:
-    """Train once with our server."""
+def ludus(stack: LudusUp, client: Client, game: str, simulators: int) -> Time:
+    """Train once with our server; `simulators` processes have its eight environments."""
     time.sleep(WARM_SECONDS)
     config = yaml.safe_load(read_preset("cartpole"))
     root = psutil.Process(stack.process.pid)
     used = processor_seconds(root) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     began = time.time()
     run = client.runs.create(config)
-    command = [*LUDUS, "simulate", "gymnasium:CartPole-v1", "--run", run.id, "--server", stack.gateway]
-    shell = subprocess.Popen(
-        [*command, "--count", str(SIMULATORS), "--envs", "4"], env=environment(), stderr=subprocess.DEVNULL
-    )
+    command = [*LUDUS, "simulate", game, "--run", run.id, "--server", stack.gateway]
+    command += ["--count", str(simulators), "--envs", str(ENVIRONMENTS // simulators)]
+    shell = subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL)
     ended = client.runs.wait(run.id, timeout=300)
     wall = time.time() - began
     assert ended.state == "SUCCEEDED", f"{ended.state}: {ended.stop_reason} {ended.stop_detail}"
     shell.wait()
     used = processor_seconds(root) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - used
     joined = [event.at for event in client.events.list(run.id) if event.type == "simulator_connected"]
-    return Time(wall, began + wall - max(joined[:SIMULATORS]).timestamp(), used)
+    return Time(wall, began + wall - max(joined[:simulators]).timestamp(), used)
 
 
 def stable_baselines3(kind: str) -> Time:
@@ -94,7 +94,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="+", choices=("ludus", "dummy", "subproc"), help="arms; all by default")
+    parser.add_argument(
+        "--only", nargs="+", choices=("ludus", "vector", "dummy", "subproc"), help="arms; all by default"
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -102,7 +104,8 @@ def main() -> None:
         try:
             with stack.client() as client:
                 arms: dict[str, Callable[[], Time]] = {
-                    "ludus": partial(ludus, stack, client),
+                    "ludus": partial(ludus, stack, client, "gymnasium:CartPole-v1", 2),
+                    "vector": partial(ludus, stack, client, "gymnasium-vec:CartPole-v1", 1),
                     "dummy": partial(stable_baselines3, "dummy"),
                     "subproc": partial(stable_baselines3, "subproc"),
                 }
