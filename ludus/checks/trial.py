@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,7 +40,9 @@ class Trial:
     problem: tuple[str, str, str] | None = None
     """Code, sentence and remedy of what ended the game before its time."""
     trace: str | None = None
-    """The traceback of the game's own code."""
+    """The traceback of the game's own code, or the last lines of a build."""
+    notes: Sequence[tuple[str, str]] = ()
+    """Codes and sentences of what is probably a mistake."""
 
 
 class RandomGame:

@@ -6,22 +6,25 @@ Plays the game with random actions in this process and says, in one sentence eac
 import asyncio
 import sys
 import time
+from collections import deque
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from ludus.checks.exchange import LocalExchange
 from ludus.checks.trial import Trial, try_game, without_influence
-from ludus.checks.watch import Confirm, GameWatch
+from ludus.checks.watch import Confirm
+from ludus.child_process import TAIL_LINES, ChildProcess, describe_exit
 from ludus.cli.collect import CLIENT
 from ludus.cli.exits import INTERRUPTED, Exit, exit_of_error, sigterm_interrupts
 from ludus.cli.options import ca_file_option, envs_option, option, token_option
 from ludus.cli.render import LINES, echo, print_json
 from ludus.cli.sources import GAME_METAVAR, Source, game_options, game_type, try_to_make
+from ludus.games.process import PORT_ARGUMENT, ExecutableNotFound, find_executable
 from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE
 from ludus.protocol.spec import BehaviorSpec
-from ludus.sdk.contract.fake_server import Behaviour, FakeServer
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import JoinClient, Target
 
@@ -30,6 +33,10 @@ NOBODY: Final = "ludus-doctor"
 NOT_FOUND: Final = {"run_not_found", "run_ended"}
 DAY_SECONDS: Final = 86_400
 TICK_SECONDS: Final = 0.05
+START_SECONDS: Final = 120.0
+"""How long a build may take until its first agent."""
+QUIT_SECONDS: Final = 5.0
+QUIET_ARGUMENTS: Final = ("-nographics", "-batchmode")
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,10 @@ Exit codes:
   6  the game can be played, and something was found"""
 )
 @click.argument("source", metavar=f"[{GAME_METAVAR}]", type=game_type, required=False)
-@click.option("--port", type=click.IntRange(1, 65535), help="Wait at this port for a game that dials it by itself.")
+@click.option("--env", "build", type=click.Path(path_type=Path), help="A Unity build, which is started.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Wait at this port for a game that dials it by itself, as the Editor."
+)
 @envs_option
 @game_options
 @click.option("--behavior", help="Name of the behavior. [the game's name]")
@@ -71,6 +81,7 @@ Exit codes:
 def doctor(
     *,
     source: Source | None,
+    build: Path | None,
     port: int | None,
     envs: int,
     arguments: tuple[tuple[str, object], ...],
@@ -85,19 +96,19 @@ def doctor(
     """Look whether a gateway can be reached, and whether GAME can be learned: no run is needed.
 
     GAME is named as for `ludus simulate`: `ludus doctor gymnasium:CartPole-v1`, `ludus doctor python:maze.py`. It is
-    played with random actions. What is found is a sentence with what to do. With --port, a game of any engine that has
-    a native client dials this machine: give it this address in place of a gateway's. Without either, only the gateway
-    is looked at.
+    played with random actions. What is found is a sentence with what to do. --env starts a Unity build. With --port a
+    game dials this machine by itself: the Editor (5004), or one with a native client, which gets this address in place
+    of a gateway's. Without any of these only the gateway is looked at.
     """
-    if source is not None and port is not None:
-        raise click.UsageError("GAME is started here, and a game that dials --port by itself is not: give one of both")
+    if source is not None and (port is not None or build is not None):
+        raise click.UsageError("GAME is played in this process; --env and --port are of games that dial: give one")
     findings: list[Diagnosis] = []
     report: dict[str, object] = {}
     gateway = ask_gateway(Target(server or DEFAULT_SERVER, NOBODY, token, "doctor", ca_file, 2.0))
     address = server or DEFAULT_SERVER
     report["gateway"] = {"server": address, "reached": gateway is None, "problem": gateway and gateway[1]}
     code = Exit.OK
-    if gateway is not None and (server is not None or (source is None and port is None)):
+    if gateway is not None and (server is not None or (source is None and port is None and build is None)):
         code = exit_of_error(gateway[0])
         findings.append(
             Diagnosis(gateway[0], None, f"{gateway[1]}.", "`ludus up` starts a server; --server names another.")
@@ -115,8 +126,12 @@ def doctor(
                     trial = try_game(simulation, steps, seconds)
                 finally:
                     simulation.close()
-            elif port is not None:
-                trial = asyncio.run(listen(port, steps, seconds, say))
+            elif port is not None or build is not None:
+                trial = asyncio.run(listen(port or 0, build, steps, seconds, say))
+    except ExecutableNotFound as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     if trial is not None:
@@ -166,36 +181,63 @@ def ask_gateway(target: Target) -> tuple[str, str] | None:
     return None
 
 
-async def listen(port: int, steps: int, seconds: float, say: Any) -> Trial:
-    """Answer a game that dials this port with random actions, until it has been watched for long enough."""
-    violations: list[str] = []
+async def listen(port: int, build: Path | None, steps: int, seconds: float, say: Any) -> Trial:
+    """Answer a game that dials a port with random actions, until it has been watched for long enough.
 
-    def note(sentence: str) -> None:
-        if sentence.startswith("VIOLATION"):
-            violations.append(sentence.removeprefix("VIOLATION").strip(" :"))
-
-    watch = GameWatch()
-    async with FakeServer(Behaviour(), note, host="127.0.0.1", port=port) as server:
-        server.watch = watch
-        say(f"waiting   for a game that dials 127.0.0.1:{server.port}")
-        deadline, began = time.monotonic() + seconds, None
-        while time.monotonic() < deadline and watch.steps < steps and not violations:
-            if began is None and watch.behaviors:
-                began = time.monotonic()
-            await asyncio.sleep(TICK_SECONDS)
-        elapsed = time.monotonic() - (began or time.monotonic())
-    problem = None
-    if violations:
-        problem = (
-            "violation",
-            f"{violations[0]}.",
-            "proto/README.md has the rule; `ludus contract` tests all of them.",
-        )
-    elif not watch.behaviors:
-        sentence = f"No game has dialed 127.0.0.1:{port} within {seconds:g} s."
-        problem = ("no_game", sentence, "Give the game this address in place of a gateway's.")
-    decisions = sum(behavior.steps for behavior in watch.behaviors.values())
-    return Trial(server.specs, watch, decisions, watch.episodes, elapsed, problem)
+    `build` is started; without one the game is somebody else's.
+    """
+    printed = deque[str](maxlen=TAIL_LINES)
+    player: ChildProcess | None = None
+    problem: tuple[str, str, str] | None = None
+    began: float | None = None
+    try:
+        async with LocalExchange(port) as exchange:
+            if build is None:
+                say(f"waiting   for a game that dials 127.0.0.1:{exchange.port}")
+            else:
+                arguments = (PORT_ARGUMENT, str(exchange.port), *QUIET_ARGUMENTS)
+                player = ChildProcess(
+                    [str(find_executable(build)), *arguments],
+                    own_group=True,
+                    stdout=printed.append,
+                    stderr=printed.append,
+                )
+            deadline = time.monotonic() + (START_SECONDS if build is not None else seconds)
+            while time.monotonic() < deadline and exchange.watch.steps < steps and exchange.problem is None:
+                if began is None and exchange.watch.behaviors:
+                    began = time.monotonic()
+                    deadline = began + seconds
+                if player is not None and (code := player.exit_code()) is not None:
+                    problem = (
+                        "build_ended",
+                        f"The build ended with {describe_exit(code)}.",
+                        "Its last lines are above.",
+                    )
+                    break
+                await asyncio.sleep(TICK_SECONDS)
+                exchange.look()
+            elapsed = time.monotonic() - (began or time.monotonic())
+    finally:
+        if player is not None:
+            player.end(QUIT_SECONDS)
+    if exchange.problem is not None:
+        problem = (exchange.problem[0], f"{exchange.problem[1]}.", "A run would end this simulator at that point.")
+    elif problem is None and began is None:
+        who = "No game has" if build is None else "The build has not"
+        sentence = f"{who} shown an agent at 127.0.0.1:{exchange.port} in time."
+        remedy = "Give the game this address in place of a gateway's; a Unity build needs a Behavior of type Default."
+        problem = ("no_game", sentence, remedy)
+    trace = "\n".join(printed) if problem is not None and printed else None
+    return Trial(
+        exchange.specs,
+        exchange.watch,
+        exchange.decisions,
+        exchange.watch.episodes,
+        elapsed,
+        problem,
+        trace,
+        exchange.notes,
+    )
 
 
 def diagnoses(trial: Trial, source: Source | None) -> list[Diagnosis]:
@@ -207,7 +249,8 @@ def diagnoses(trial: Trial, source: Source | None) -> list[Diagnosis]:
         def confirm(part: str) -> bool:
             return without_influence(again.make, part) is True
 
-    found = [Diagnosis(fact.code, name, fact.message, fact.remedy) for name, fact in trial.watch.facts(confirm)]
+    notes = [Diagnosis(code, None, f"{sentence}.", "") for code, sentence in trial.notes]
+    found = notes + [Diagnosis(fact.code, name, fact.message, fact.remedy) for name, fact in trial.watch.facts(confirm)]
     if trial.problem is not None:
         code, sentence, remedy = trial.problem
         found.insert(0, Diagnosis(code, None, sentence, remedy))

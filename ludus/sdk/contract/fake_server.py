@@ -18,7 +18,6 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from ludus.checks.watch import GameWatch
 from ludus.collector.visual_encoders import DEFAULT_ENCODER
 from ludus.http2.calls import BROKEN, EOF, StreamCall, UnaryCall
 from ludus.play.players import RandomPlayer
@@ -240,8 +239,6 @@ class FakeStream(ServedStream):
             return
         for batch in batches:
             self.account(batch, lambda what: self._say(f"  ignored: {what}"))
-        if self._server.watch is not None:
-            self._server.watch.look(batches, self.specs, self.session_id)
         self._server.steps += 1
         self._deadline = inf
         asks = [batch for batch in batches if batch.decisions is not None]
@@ -374,8 +371,6 @@ class FakeServer:
         self.specs: dict[str, BehaviorSpec] = {}
         """The announced spec of each behavior: all simulators must agree."""
         self.say = say
-        self.watch: GameWatch | None = None
-        """Looks at what games do, where that is wanted."""
         self._host = host
         self._wanted_port = port
         self._joins = 0

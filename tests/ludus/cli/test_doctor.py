@@ -1,7 +1,9 @@
 """`ludus doctor`: sentences, exit codes, and games that dial by themselves."""
 
 import json
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from ludus.sdk import SimulatorError, connect
 from tests.ludus.adapters.table import Table
 from tests.ports import free_port
 from tests.toys.ailing import Walk
+from tests.unity.builds import write_build
 
 WALK = "tests.toys.ailing:Walk"
 
@@ -74,7 +77,7 @@ def test_a_gateway_that_is_not_there_has_its_own_exit_code() -> None:
     [
         (["gymnasium:Nope-v1"], "Nope"),
         (["nothing at all"], "names no game"),
-        ([WALK, "--port", "7075"], "give one of both"),
+        ([WALK, "--port", "7075"], "give one"),
         ([WALK, "--steps", "0"], "0 is not in the range"),
     ],
 )
@@ -103,11 +106,43 @@ def test_a_game_that_dials_by_itself_is_looked_at() -> None:
     assert "returns_constant" in result.output
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the build is a script of POSIX")
+def test_a_unity_build_is_started_and_looked_at(tmp_path: Path) -> None:
+    behaviors = json.dumps([{"name": "Ball", "continuous": 2}, {"name": "Wall", "branches": [3]}])
+    build = write_build(tmp_path / "Balls.x86_64", "--behaviors", behaviors)
+
+    result = doctor("--env", str(build), "--steps", "300", "--seconds", "60")
+
+    assert "behavior  Ball" in result.output, result.output
+    assert "behavior  Wall" in result.output
+    assert "random decisions" in result.output
+    assert result.exit_code in {Exit.OK, Exit.UNMET}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the build is a script of POSIX")
+def test_a_build_that_ends_is_said_so_with_its_last_lines(tmp_path: Path) -> None:
+    build = tmp_path / "Broken.x86_64"
+    build.write_text("#!/bin/sh\necho no license >&2\nexit 3\n")
+    build.chmod(0o755)
+
+    result = doctor("--env", str(build))
+
+    assert result.exit_code == Exit.REFUSED
+    assert "The build ended with" in result.output
+    assert "no license" in result.output
+
+
+def test_a_build_that_is_not_there_is_a_wrong_command_line(tmp_path: Path) -> None:
+    result = doctor("--env", str(tmp_path / "Nothing"))
+
+    assert result.exit_code == Exit.USAGE
+
+
 def test_no_game_that_dials_is_said_so() -> None:
     result = doctor("--port", str(free_port()), "--seconds", "0.2")
 
     assert result.exit_code == Exit.REFUSED
-    assert "No game has dialed" in result.output
+    assert "No game has shown an agent" in result.output
 
 
 def test_the_first_steps_of_a_game_that_plays_are_looked_at_once() -> None:
