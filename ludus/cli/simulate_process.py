@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ludus.checks.first_steps import FirstSteps
 from ludus.child_process import end_with_parent
-from ludus.cli.exits import INTERRUPTED, Exit, exit_of_end, exit_of_error
+from ludus.cli.exits import INTERRUPTED, Exit, exit_of_end, exit_of_error, sigterm_interrupts
 from ludus.cli.simulate import CRASHED, OUTCOME, REPORT, Plan
 from ludus.cli.sources import with_scripted
 from ludus.console import tolerate
@@ -22,6 +22,7 @@ from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk import ConnectionSummary, Simulation, SimulatorError
 from ludus.sdk.connection import connect_to
 from ludus.sdk.crashes import GameNotMade, line_of, own_traceback
+from ludus.sdk.errors import GameLost
 
 
 def main() -> int:
@@ -44,6 +45,9 @@ def main() -> int:
             advice = "" if plan.source.separate else renames
         logger.info("%s%s", error, advice)
         return OUTCOME + exit_of_error(error.code)
+    except GameLost as error:
+        logger.info("%s", error)
+        return CRASHED
     except GameNotMade as error:
         if error.trace is None:  # the options do not fit: another attempt would not help
             logger.info("%s", error)
@@ -64,7 +68,8 @@ def _play(plan: Plan) -> ConnectionSummary:
     if plan.record is not None:
         simulation = RecordedSimulation(simulation, Path(plan.record))
     target = plan.target(os.environ[SIMULATOR_TOKEN] if plan.token_given else None)
-    return connect_to(target, simulation, FirstSteps(logging.getLogger("ludus.sdk").log))
+    with sigterm_interrupts():  # the game is closed
+        return connect_to(target, simulation, FirstSteps(logging.getLogger("ludus.sdk").log))
 
 
 if __name__ == "__main__":

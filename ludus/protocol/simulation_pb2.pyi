@@ -181,14 +181,16 @@ class Announce(_message.Message):
     def __init__(self, behaviors: _Optional[_Iterable[_Union[BehaviorSpec, _Mapping]]] = ...) -> None: ...
 
 class BehaviorSpec(_message.Message):
-    __slots__ = ("name", "observations", "actions")
+    __slots__ = ("name", "observations", "actions", "game_layout")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    GAME_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     observations: _containers.RepeatedCompositeFieldContainer[ObservationSpec]
     actions: ActionSpec
-    def __init__(self, name: _Optional[str] = ..., observations: _Optional[_Iterable[_Union[ObservationSpec, _Mapping]]] = ..., actions: _Optional[_Union[ActionSpec, _Mapping]] = ...) -> None: ...
+    game_layout: str
+    def __init__(self, name: _Optional[str] = ..., observations: _Optional[_Iterable[_Union[ObservationSpec, _Mapping]]] = ..., actions: _Optional[_Union[ActionSpec, _Mapping]] = ..., game_layout: _Optional[str] = ...) -> None: ...
 
 class ObservationSpec(_message.Message):
     __slots__ = ("name", "shape", "dtype", "type", "dimension_properties")

@@ -4,7 +4,7 @@ Plain immutable values without I/O. `ludus.protocol.codec` turns them into proto
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from math import prod
 from typing import Literal
@@ -68,6 +68,8 @@ class BehaviorSpec:
     """As announced; a team may follow as `Striker?team=1`."""
     observations: tuple[ObservationSpec, ...]
     actions: ActionSpec
+    game_layout: str = field(default="", compare=False)
+    """What an adapter needs to hand an exported model back to its engine, in a form of its own; the model carries it."""
 
     @property
     def behavior(self) -> str:

@@ -23,6 +23,7 @@ MAX_CHOICES: Final = 1_000_000
 """Choices of all branches together."""
 MAX_NAME_BYTES: Final = 200
 MAX_STATS: Final = 1_000
+MAX_GAME_LAYOUT: Final = 1 << 14
 
 FLOAT32: Final = np.dtype("<f4")
 UINT8: Final = np.dtype("u1")
@@ -97,6 +98,7 @@ def spec_to_message(spec: BehaviorSpec) -> pb.BehaviorSpec:
         actions=pb.ActionSpec(
             continuous_size=spec.actions.continuous_size, discrete_branches=spec.actions.discrete_branches
         ),
+        game_layout=spec.game_layout,
     )
 
 
@@ -115,7 +117,7 @@ def spec_from_message(message: pb.BehaviorSpec) -> BehaviorSpec:
             raise _bad_spec(message.name, f"observation {sent.name!r}: {error}") from None
         observations.append(ObservationSpec(tuple(sent.shape), sent.name, dtype, kind, properties))
     actions = ActionSpec(message.actions.continuous_size, tuple(message.actions.discrete_branches))
-    spec = BehaviorSpec(message.name, tuple(observations), actions)
+    spec = BehaviorSpec(message.name, tuple(observations), actions, message.game_layout)
     check_spec(spec)
     return spec
 
@@ -157,6 +159,9 @@ def check_spec(spec: BehaviorSpec) -> None:
         raise _bad_spec(spec.name, f"each branch needs 1 choice or more, all together at most {MAX_CHOICES}")
     if not actions.continuous_size and not actions.discrete_branches:
         raise _bad_spec(spec.name, "it has no actions; name a continuous_size or discrete_branches")
+    if len(spec.game_layout) > MAX_GAME_LAYOUT:
+        problem = f"game_layout has {len(spec.game_layout)} characters; at most {MAX_GAME_LAYOUT} are possible"
+        raise _bad_spec(spec.name, problem)
 
 
 def is_name(text: str) -> bool:

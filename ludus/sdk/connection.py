@@ -24,7 +24,7 @@ from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE, SERVICE, TICKET_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.crashes import last_words, line_of
-from ludus.sdk.errors import Failure, GameMistake, SessionRefused
+from ludus.sdk.errors import Failure, GameLost, GameMistake, SessionRefused
 from ludus.sdk.join import CollectorEndpoint, JoinClient, RunEnd, Target, client_name
 from ludus.sdk.session import Observer, Session
 from ludus.sdk.simulation import ResetInfo, ResumableSimulation, Simulation
@@ -113,7 +113,7 @@ class SimulatorConnection:
         self._observe = observe
         self.join_client = JoinClient(target, logger.log, client_name(CLIENT))
         self._simulation = simulation
-        self._behaviors: list[BehaviorSpec] = list(simulation.behaviors)
+        self._behaviors: list[BehaviorSpec] = []
         self._first = True
         self._decisions = self._episodes = self._sessions = 0
 
@@ -122,6 +122,11 @@ class SimulatorConnection:
         self.join_client.warn()
         self.join_client.restart_timeout()
         async with self.join_client:
+            try:
+                self._behaviors += self._simulation.behaviors
+            except (GameLost, GameMistake) as error:  # a game that is started now
+                await self._report(Failure(error.code, str(error), permanent=False))
+                raise
             while True:
                 outcome: CollectorEndpoint | RunEnd | Failure = await self.join_client.find()
                 if isinstance(outcome, CollectorEndpoint):
@@ -176,10 +181,15 @@ class SimulatorConnection:
         except (Exception, SystemExit) as error:
             if isinstance(error, GameMistake):
                 problem = Failure(error.code, f"{error}{line_of(error)}", permanent=True)
+            elif isinstance(error, GameLost):
+                problem = Failure(error.code, str(error), permanent=False)
             else:
                 problem = Failure(CRASHED, f"the game crashed: {last_words(error)}", permanent=False)
-            await self.join_client.report(self.join_client.target.session_id, problem)
+            await self._report(problem)
             raise
+
+    async def _report(self, problem: Failure) -> None:
+        await self.join_client.report(self.join_client.target.session_id, problem)
 
     async def _exchange(
         self, session: Session, stream: "_Stream", first: pb.ConnectResponse, endpoint: CollectorEndpoint
@@ -218,6 +228,9 @@ class SimulatorConnection:
                     limit = f"the server takes {welcome.max_message_bytes}: simulate fewer agents per process"
                     raise SessionRefused(CloseCode.MESSAGE_TOO_LARGE, f"a message has {size} bytes, {limit}")
                 await stream.write(request)
+            for warning in builder.warnings:
+                self.join_client.report_once(warning.sentence, level=logging.WARNING)
+                await self._report(warning)
             # If no agent waits, no answer will come: look for a message without waiting, then step the game again.
             message = await (stream.poll() if session.idle else stream.read())
             builder = session.new_step()

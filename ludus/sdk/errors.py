@@ -40,6 +40,18 @@ class GameMistake(SimulatorError, ValueError):
         return GameMistake(f"{place}: {self}", self.row)
 
 
+class GameLost(Exception):
+    """A game's process has ended, hangs, or sends what cannot be read: another process of it may play on.
+
+    `code` is a stable name, the message a sentence for people. Only the game's own session ends, and `ludus simulate`
+    starts the game again.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 @dataclass(frozen=True)
 class Failure:
     """One failed attempt."""

@@ -27,7 +27,7 @@ from ludus.protocol.batches import (
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import UINT8, BehaviorLayout, ObservationLayout
 from ludus.sdk.environment_parameters import EnvironmentParameters
-from ludus.sdk.errors import GameMistake
+from ludus.sdk.errors import Failure, GameMistake
 from ludus.sdk.values import array, described, flag, float32_of, number, uint8_of, whole
 from ludus.sdk.values import mask as action_mask
 
@@ -173,6 +173,15 @@ class StepBuilder:
         self._terminals: dict[str, AgentRows | TerminalBatch] = {}
         self._stats: list[StatValue] = []
         self._announced: list[BehaviorSpec] = []
+        self.warnings: list[Failure] = []
+        """Those of `warn` in this step."""
+
+    def warn(self, code: str, sentence: str) -> None:
+        """Tell the people of the run something about this game: it becomes an event of the run, with this code.
+
+        Games say such a thing once; the run takes a few of them in a minute.
+        """
+        self.warnings.append(Failure(code, sentence, permanent=False))
 
     def request_decision(
         self,

@@ -132,7 +132,9 @@ def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
         _continuous(graph, actor, head, on)
     if layout.discrete_branches:
         _discrete(graph, actor, head, on)
-    return graph.model(spec.behavior, inputs_of(layout), outputs_of(layout))
+    model = graph.model(spec.behavior, inputs_of(layout), outputs_of(layout))
+    helper.set_model_props(model, {"game_layout": spec.game_layout} if spec.game_layout else {})
+    return model
 
 
 def _described(model: onnx.ModelProto, spec: BehaviorSpec) -> OnnxModel:
