@@ -30,6 +30,7 @@ ENVPOOL: Final = Adapter(
     has_teams=False,
     vector_factory="ludus.adapters.envpool:make_simulation",
 )
+GODOT: Final = Adapter("ludus.games.godot.simulation:make_simulation", example="build/game.x86_64", form="BUILD")
 PETTINGZOO: Final = Adapter(
     "ludus.adapters.pettingzoo:make_simulation",
     example="classic.tictactoe_v3",

@@ -26,6 +26,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "events": "overview",
     "fake-server": "contract",
     "gate": "gate",
+    "godot": "godot",
     "demonstration": "demonstration",
     "doctor": "doctor",
     "ladder": "ladder",
@@ -51,7 +52,7 @@ EXTENDED = frozenset({"worker"})
 """Client commands that a package extends: where it is installed, its command has the client's subcommands, too."""
 OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
 
-WORK = frozenset({"collect", "controller", "gateway", "learn", "server", "simulate", "unity", "up", "worker"})
+WORK = frozenset({"collect", "controller", "gateway", "godot", "learn", "server", "simulate", "unity", "up", "worker"})
 """Commands whose output is a log beside their work, not an answer: it may be lost, and they succeed all the same."""
 
 EXTRAS: Mapping[str, str] = {

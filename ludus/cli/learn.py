@@ -25,7 +25,17 @@ from ludus.child_process import ChildProcess
 from ludus.cli.client import explain
 from ludus.cli.exits import INTERRUPTED
 from ludus.cli.learn_options import LearnError, LearnSettings, parse, read_settings
-from ludus.cli.learn_run import Interrupts, begin_anew, check_build, follow, greeting, open_run, players_of, warn
+from ludus.cli.learn_run import (
+    Interrupts,
+    MakePlayers,
+    begin_anew,
+    check_build,
+    follow,
+    greeting,
+    open_run,
+    players_of,
+    warn,
+)
 from ludus.cli.render import LINES, echo
 from ludus.client import ApiError, Client
 from ludus.mlagents.results import Folder, Mirror
@@ -116,7 +126,14 @@ NO_PREVIOUS_DATA = "Previous data from this run ID was not found. Train a new ru
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def learn(arguments: Sequence[str]) -> None:
     """Train as `mlagents-learn` does; `ludus learn --help` lists the flags."""
-    typed = parse(arguments)
+    sys.exit(train(parse(arguments), players_of))
+
+
+def train(typed: argparse.Namespace, make_players: MakePlayers) -> int:
+    """Train in a run to its end, on a server that is started for it where none is named; return the exit code.
+
+    `make_players` returns the games. Raises click.ClickException.
+    """
     try:
         settings = read_settings(typed)
         _check_folders(settings)
@@ -133,7 +150,7 @@ def learn(arguments: Sequence[str]) -> None:
             client = stack.enter_context(Client(server or addresses.api, typed.token))
             if server is not None:
                 addresses = Addresses(server, typed.gateway or client.gateway)
-            code = _train(client, settings, addresses, typed)
+            code = _train(client, settings, addresses, typed, make_players)
     except (LearnError, ResultsUnusable) as error:
         raise click.ClickException(str(error)) from error
     except ApiError as error:
@@ -149,7 +166,7 @@ def learn(arguments: Sequence[str]) -> None:
             shutil.rmtree(settings.folder / STACK_HOME, ignore_errors=True)
             with contextlib.suppress(OSError):
                 settings.folder.rmdir()
-    sys.exit(code)
+    return code
 
 
 def _check_folders(settings: LearnSettings) -> None:
@@ -166,7 +183,13 @@ def _check_folders(settings: LearnSettings) -> None:
         )
 
 
-def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed: argparse.Namespace) -> int:
+def _train(
+    client: Client,
+    settings: LearnSettings,
+    addresses: Addresses,
+    typed: argparse.Namespace,
+    make_players: MakePlayers,
+) -> int:
     """Train a run to its end; return the exit code."""
 
     def say(line: str) -> None:
@@ -184,7 +207,7 @@ def _train(client: Client, settings: LearnSettings, addresses: Addresses, typed:
         say(info(f"Run {run.id} on {client.server}; games dial {addresses.gateway}."))
         token = None if os.environ.get(SIMULATOR_TOKEN) else typed.token
         target = Target(addresses.gateway, run.id, token, ca_file=typed.ca_file)
-        players = None if settings.remote_env else players_of(settings, target, folder.logs, say)
+        players = None if settings.remote_env else make_players(settings, target, folder.logs, say)
         mirror = Mirror(
             client,
             run,

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import FrameType
-from typing import Final, Self
+from typing import Final, Protocol, Self, TypeAlias
 
 from ludus.cli.ending import end_run
 from ludus.cli.learn_options import EngineSettings, EnvironmentSettings, LearnError, LearnSettings
@@ -38,6 +38,22 @@ REFUSALS: Final = {CloseCode.BEHAVIOR_NOT_CONFIGURED, CloseCode.BAD_SPEC}
 """Codes of behaviors that a run refuses to train, or its collector to read."""
 _INVITATION: Final = "press Play in the Editor"
 """The same in the words of the bridge."""
+
+
+class Games(Protocol):
+    """Games that play during a block, in a run."""
+
+    @property
+    def failure(self) -> str | None:
+        """The reason, once all games are given up."""
+
+    @property
+    def refusal(self) -> str | None:
+        """The code of the reason, where it is that the game's behaviors are refused."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_error: object) -> None: ...
 
 
 class Players:
@@ -151,6 +167,8 @@ PLAYS: Final = "-inference"
 PLACES: Final = 16
 """Places for edge collectors: of this command, and of others that connect games to its run."""
 Say = Callable[[str], None]
+MakePlayers: TypeAlias = Callable[[LearnSettings, Target, Path, Say], Games]
+"""Returns the games of a run, which log to a folder."""
 _LOCAL_KEYS: Final = frozenset({"env_path", "base_port", "seed"})
 """Keys of `env_settings` that only this machine needs, or that the document has at its top."""
 
@@ -269,7 +287,7 @@ def begin_anew(client: Client, folder: Folder) -> None:
     (folder.logs / "ludus.json").unlink()
 
 
-def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Players | None, say: Say) -> Run:
+def follow(client: Client, mirror: Mirror, interrupts: Interrupts, players: Games | None, say: Say) -> Run:
     """Follow a run until it has ended and all results are copied. Raises ApiError.
 
     The first Ctrl-C stops the run with a checkpoint, and so does the end of the last game on this machine. A run that

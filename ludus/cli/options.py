@@ -268,3 +268,21 @@ def record_option(recorded: str, more: str = "") -> Callable[[Command], Command]
     """Return the option `--record` of a command that plays; `recorded` is the object of its help."""
     help_ = f"Record {recorded} to FILE (.npz), a demonstration to imitate. Appends to an existing file.{more}"
     return click.option("--record", metavar="FILE", type=FILE, help=help_)
+
+
+class TakesTheRest(click.Command):
+    """A command whose last option takes everything that follows, as `mlagents-learn`'s does."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Set `env_args`, and parse what stands before its option."""
+        options, game_arguments = args, list[str]()
+        if REST in args:
+            position = args.index(REST)
+            options, game_arguments = args[:position], args[position + 1 :]
+        unread = super().parse_args(ctx, options)
+        ctx.params["env_args"] = tuple(game_arguments)
+        return unread
+
+
+REST: Final = "--env-args"
+env_args_option = click.option(REST, "env_args", metavar="...", help="Everything after it goes to the build.")

@@ -10,33 +10,28 @@ import click
 
 from ludus.cli.collect import run_until_end
 from ludus.cli.exits import GAMES_HELP
-from ludus.cli.options import FOLDER, ca_file_option, connect_timeout_option, gateway_option, option, token_option
+from ludus.cli.options import (
+    FOLDER,
+    TakesTheRest,
+    ca_file_option,
+    connect_timeout_option,
+    env_args_option,
+    gateway_option,
+    option,
+    token_option,
+)
 from ludus.games.builds import play
 from ludus.games.settings import BASE_PORT, EDITOR_PORT, LAST_PORT, GameSettings
 from ludus.protocol.side_channels import EngineOverrides
 from ludus.sdk.join import Target
 
-REST: Final = "--env-args"
 INTERRUPTED_ONCE: Final = "telling the games to quit; Ctrl-C again ends them at once"
 _ANY_NUMBER: Final = "-1: any number."
 _INT32 = click.IntRange(-(2**31), 2**31 - 1)
 _PIXELS = click.IntRange(1, 2**31 - 1)
 
 
-class _TakesTheRest(click.Command):
-    """A command whose last option takes everything that follows, as `mlagents-learn`'s does."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        options, game_arguments = args, list[str]()
-        if REST in args:
-            position = args.index(REST)
-            options, game_arguments = args[:position], args[position + 1 :]
-        unread = super().parse_args(ctx, options)
-        ctx.params["env_args"] = tuple(game_arguments)
-        return unread
-
-
-@click.command(cls=_TakesTheRest, epilog=GAMES_HELP)
+@click.command(cls=TakesTheRest, epilog=GAMES_HELP)
 @click.argument("run")
 @click.option(
     "--env",
@@ -44,7 +39,7 @@ class _TakesTheRest(click.Command):
     help="The build, with or without its extension. [default: wait for the Editor]",
 )
 @option("--num-envs", type=click.IntRange(1, 256), default=1, help="Copies of the build.")
-@click.option(REST, "env_args", metavar="...", help="Everything after it goes to the build.")
+@env_args_option
 @option(
     "--base-port",
     type=click.IntRange(1, LAST_PORT),

@@ -69,7 +69,7 @@ class BehaviorSpec:
     observations: tuple[ObservationSpec, ...]
     actions: ActionSpec
     game_layout: str = field(default="", compare=False)
-    """What an adapter needs to hand an exported model back to its engine, in a form of its own; the model carries it."""
+    """What an adapter needs to hand an exported model back to its engine, in a form of its own; the model has it."""
 
     @property
     def behavior(self) -> str:

@@ -1,1 +1,1 @@
-"""Games of Godot with the plug-in of Godot RL Agents: launches them, is the trainer that they dial, hands models back."""
+"""Games of Godot with the plug-in of Godot RL Agents: launches them, is the trainer that they dial, rewrites models."""

@@ -137,9 +137,7 @@ class GodotGame:
             self._player.clear()
         self._scratch.cleanup()
 
-    def _connect(
-        self, listener: socket.socket, build: Path | None, settings: GodotSettings, seed: int | None
-    ) -> None:
+    def _connect(self, listener: socket.socket, build: Path | None, settings: GodotSettings, seed: int | None) -> None:
         port = listener.getsockname()[1]
         if build is None:
             logger.info("press Play in the Godot editor (port %d)", port)
@@ -175,9 +173,9 @@ class GodotGame:
                 printed = self._player.last_lines()
                 raise GameLost(
                     "never_dialled",
-                    f"{build.name} runs, but has not dialled 127.0.0.1:{port} within {self._timeout_seconds:g} s: check "
-                    "that its main scene has a Sync node whose control mode is Training, and raise --timeout-wait if it "
-                    f"takes longer to load{f'; {printed}' if printed else ''}",
+                    f"{build.name} runs, but has not dialled 127.0.0.1:{port} within {self._timeout_seconds:g} s: "
+                    "check that its main scene has a Sync node whose control mode is Training, and raise "
+                    f"--timeout-wait if it takes longer to load{f'; {printed}' if printed else ''}",
                 )
 
     def _explained(self, error: GameLost) -> GameLost:

@@ -1,9 +1,9 @@
 """Games of Godot as simulators: each step of all agents of a game is one message of its plug-in, and one of the run.
 
 The plug-in ends episodes by `done` alone, resets the game before it answers, and tells neither the last observation nor
-whether a time limit cut the episode, unless its infos say so (`terminal_observation`, `TimeLimit.truncated`). Where they
-don't, an episode ends with the last observation that its agent acted on, as terminated. That is exact for PPO, which
-takes nothing from the last observation of a terminated episode.
+whether a time limit cut the episode, unless its infos say so (`terminal_observation`, `TimeLimit.truncated`). Where
+they don't, an episode ends with the last observation that its agent acted on, as terminated. That is exact for PPO,
+which takes nothing from the last observation of a terminated episode.
 """
 
 import math
@@ -129,7 +129,13 @@ class GodotSimulation(Simulation):
         answer = self._ask({"type": "reset"})
         observations, infos = self._told(answer)
         for name, view in self._views.items():
-            self._decide(builder, name, view.read([observations[agent] for agent in self._agents[name]], self._agents[name]), {}, infos)
+            self._decide(
+                builder,
+                name,
+                view.read([observations[agent] for agent in self._agents[name]], self._agents[name]),
+                {},
+                infos,
+            )
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
         """Let all agents act."""
@@ -160,7 +166,9 @@ class GodotSimulation(Simulation):
             rows = [row for row, agent in enumerate(agents) if agent in set(ended)]
             if rows:
                 self._end(builder, name, rows, rewards, infos)
-            self._decide(builder, name, columns, {agent: 0.0 if agent in ended else rewards[agent] for agent in agents}, infos)
+            self._decide(
+                builder, name, columns, {agent: 0.0 if agent in ended else rewards[agent] for agent in agents}, infos
+            )
 
     def close(self) -> None:
         """End the game."""
@@ -176,8 +184,8 @@ class GodotSimulation(Simulation):
             first = self._views.setdefault(name, view)
             if view != first:
                 raise GameMistake(
-                    f"agents {agents[name][0]} and {agent} have one policy_name, {info.policies[agent]!r}, and differ in "
-                    "what they see or do: give agents of another kind another policy_name"
+                    f"agents {agents[name][0]} and {agent} have one policy_name, {info.policies[agent]!r}, and differ "
+                    "in what they see or do: give agents of another kind another policy_name"
                 )
         self._agents = dict(agents)
         self._actions = [{} for _ in names]
@@ -277,9 +285,9 @@ def spelled(value: float) -> str:
 
 def _number(value: object, what: str) -> float:
     """Return a reward. One that is not finite may be right again after a new start."""
+    if isinstance(value, str):
+        raise GameMistake(f"{what} is {described(value)}; give one number, 0.0 where there is none")
     try:
-        if isinstance(value, str):
-            raise GameMistake(f"{what} is {described(value)}; give one number, 0.0 where there is none")
         return number(float(value) if type(value) is int and abs(value) < 1 << 53 else value, what)
     except GameMistake as mistake:
         if isinstance(value, float):

@@ -133,7 +133,9 @@ class Spaces:
                         f"agent {agent}: its observation has no {key.name!r}, which get_obs_space names, only "
                         f"{', '.join(map(repr, observation)) or 'nothing'}"
                     )
-        return tuple(key.read([observation[key.name] for observation in observations], agents) for key in self.observations)
+        return tuple(
+            key.read([observation[key.name] for observation in observations], agents) for key in self.observations
+        )
 
     def action(self, continuous: Floats, discrete: Ints) -> dict[str, object]:
         """Return one agent's action, (C,) and (D,), as the game takes it."""
@@ -176,7 +178,9 @@ def read_info(message: Mapping[str, Any]) -> GameInfo:
         raise GameMistake(f"the game's agent_policy_names are {described(policies)}; it needs {count} names")
     for agent, policy in enumerate(policies):
         if not isinstance(policy, str) or not is_name(policy):
-            raise GameMistake(f"agent {agent}: its policy_name is {described(policy)}; give 1 to 200 printable characters")
+            raise GameMistake(
+                f"agent {agent}: its policy_name is {described(policy)}; give 1 to 200 printable characters"
+            )
     return GameInfo(tuple(spaces), tuple(policies))
 
 
@@ -187,7 +191,9 @@ def behavior_names(policies: Sequence[str], behavior: str | None, teams: Sequenc
     """
     order = list(dict.fromkeys(policies))
     if len(teams) not in {0, 1, len(policies)}:
-        raise GameMistake(f"--teams names {len(teams)} teams, and the game has {len(policies)} agents; name one for each")
+        raise GameMistake(
+            f"--teams names {len(teams)} teams, and the game has {len(policies)} agents; name one for each"
+        )
     names = []
     for agent, policy in enumerate(policies):
         name = behavior or policy

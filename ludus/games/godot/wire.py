@@ -46,7 +46,9 @@ def decode(contents: bytes) -> dict[str, Any]:
     if message is None:  # what a game writes while it quits
         raise GameLost(QUIT, "the game has ended its connection")
     if not isinstance(message, dict):
-        raise GameLost("no_message", f"the game sent {_shown(text)}, which is no message: those are objects with a type")
+        raise GameLost(
+            "no_message", f"the game sent {_shown(text)}, which is no message: those are objects with a type"
+        )
     return message
 
 
