@@ -14,6 +14,7 @@ the second half; here they repeat the first. Masks are constants: everything is 
 Needs the package `onnx`, which is imported when a model is written.
 """
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def rewrite(model: Any, name: str) -> Any:
     from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415  likewise
 
     layout = _layout(model, name)
-    graph = model.graph
+    graph = copy.deepcopy(model.graph)
     shapes = {value.name: [side.dim_value for side in value.type.tensor_type.shape.dim] for value in graph.input}
     if "recurrent_in" in shapes:
         raise NotForGodot(f"{name} has a memory, and the plug-in keeps none between steps: train without `memory`")
@@ -79,7 +80,8 @@ def rewrite(model: Any, name: str) -> Any:
             f"{name} sees {reserved.pop()!r}, a name that the plug-in has for itself: rename it in get_obs"
         )
     made_by = {output: node for node in graph.node for output in node.output}
-    nodes, parts = [], []
+    nodes: list[Any] = []
+    parts: list[str] = []
     column = branch = 0
     mixed = len({discrete for _, _, discrete in layout["actions"]}) > 1
     logits = _logits(made_by)

@@ -54,7 +54,7 @@ class ObservationKey:
                 fast = np.empty(0, np.object_)
             if fast.dtype.kind in REAL and fast.size == len(values) * self.shape[0]:
                 with np.errstate(over="ignore"):
-                    column = fast.reshape(len(values), -1).astype(np.float32)
+                    column: Floats = fast.reshape(len(values), -1).astype(np.float32)
                 if np.isfinite(column).all():
                     return column
         return np.stack([self._row(value, agent) for value, agent in zip(values, agents, strict=True)])
