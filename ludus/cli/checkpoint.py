@@ -121,12 +121,24 @@ def delete(client: Client, *, checkpoints: tuple[str, ...]) -> None:
 @click.argument("checkpoint_id", metavar="[CHECKPOINT]", default="latest")
 @click.option("--file", "patterns", multiple=True, help=f"Files to download, as in 'CartPole.onnx' or '*'. [{MODELS}]")
 @click.option("--output", "-o", type=FOLDER, default=Path(), help="Folder to put them in. [the present one]")
+@click.option("--for", "engine", type=click.Choice(["godot"]), help="Rewrite models in the form that this engine loads.")
 @json_option
 @connected
 def download(
-    client: Client, *, run: str, checkpoint_id: str, patterns: tuple[str, ...], output: Path, as_json: bool
+    client: Client,
+    *,
+    run: str,
+    checkpoint_id: str,
+    patterns: tuple[str, ...],
+    output: Path,
+    engine: str | None,
+    as_json: bool,
 ) -> None:
-    """Download the models (or other files) of a checkpoint of RUN, the latest by default; checksums are verified."""
+    """Download the models (or other files) of a checkpoint of RUN, the latest by default; checksums are verified.
+
+    Models have the form of ML-Agents, which Unity loads. `--for godot` rewrites them for the plug-in of Godot RL
+    Agents, and needs the package `onnx`.
+    """
     stored = client.checkpoints.get(run, checkpoint_id)
     patterns = patterns or (MODELS,)
     stored_files = [file.name for file in stored.files]
@@ -139,6 +151,14 @@ def download(
             Exit.REFUSED,
         )
     files = [str(fetch(client, stored, name, output)) for name in names]
+    if engine is not None:
+        from ludus.games.godot.model import NotForGodot, write_for_godot  # noqa: PLC0415  numpy takes its time
+
+        for file in (Path(file) for file in files if file.endswith(".onnx")):
+            try:
+                write_for_godot(file, file)
+            except NotForGodot as error:
+                raise Failure(f"{error}; {file} is as it was", Exit.REFUSED) from None
     print_answer({"checkpoint": stored, "files": files}, lambda _: echo("\n".join(files), kept=LINES), as_json=as_json)
 
 

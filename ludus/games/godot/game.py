@@ -8,6 +8,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -106,6 +107,8 @@ class GodotGame:
         self._timeout_seconds = None if build is None else settings.timeout_wait
         self._player: Player | None = None
         self._connection: GameConnection | None = None
+        self._patience_seconds = 0.0
+        """Time-out of its end; a game that is lost has none."""
         self._scratch = tempfile.TemporaryDirectory(prefix="ludus-godot-", ignore_cleanup_errors=True)
         try:
             with _listener(settings.base_port, editor=build is None) as listener:
@@ -120,20 +123,17 @@ class GodotGame:
         try:
             return self._connection.ask(message, answer)
         except GameLost as error:
+            self._patience_seconds = 0.0
             raise self._explained(error) from None
 
     def close(self) -> None:
         """Ask the game to quit; a build that does not is killed."""
-        patience = 0.0
         if self._connection is not None:
-            try:
+            with suppress(GameLost):
                 self._connection.send({"type": "close"})
-                patience = GOODBYE_SECONDS
-            except GameLost:
-                pass
             self._connection.close()
         if self._player is not None:
-            self._player.end(patience)
+            self._player.end(self._patience_seconds)
             self._player.clear()
         self._scratch.cleanup()
 
@@ -150,6 +150,7 @@ class GodotGame:
                 raise GameLost("executable_not_found", str(error)) from None
         peer = self._accept(listener, build, port)
         self._connection = GameConnection(peer, self._timeout_seconds)
+        self._patience_seconds = GOODBYE_SECONDS
         try:
             self._connection.send(HANDSHAKE)
         except GameLost as error:
