@@ -121,7 +121,9 @@ def delete(client: Client, *, checkpoints: tuple[str, ...]) -> None:
 @click.argument("checkpoint_id", metavar="[CHECKPOINT]", default="latest")
 @click.option("--file", "patterns", multiple=True, help=f"Files to download, as in 'CartPole.onnx' or '*'. [{MODELS}]")
 @click.option("--output", "-o", type=FOLDER, default=Path(), help="Folder to put them in. [the present one]")
-@click.option("--for", "engine", type=click.Choice(["godot"]), help="Rewrite models in the form that this engine loads.")
+@click.option(
+    "--for", "engine", type=click.Choice(["godot"]), help="Rewrite models in the form that this engine loads."
+)
 @json_option
 @connected
 def download(

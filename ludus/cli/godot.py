@@ -102,7 +102,7 @@ def call_type(text: str) -> tuple[str, str]:
     metavar="TEAM,...",
     help="Team of each agent in the game's order, or one for all. [one for each policy_name, if there are several]",
 )
-@click.option("--seed", type=SEED, help="Seed of the first copy; the others have the next ones. [0, 1, ...]")
+@option("--seed", type=SEED, default=0, help="Seed of the first copy; the others have the next ones.")
 @option(
     "--timeout-wait",
     type=click.FloatRange(0, min_open=True),
@@ -172,7 +172,7 @@ def _play(
     run: str,
     *,
     num_envs: int,
-    seed: int | None,
+    seed: int,
     restarts: int,
     collect: Collect | None,
     server: str,
@@ -192,7 +192,7 @@ def _play(
             envs=1,
             token_given=token is not None,
             scripted={},
-            seed=None if seed is None else seed + index,
+            seed=seed + index,
             server=server,
             run=run,
             label=target.label,

@@ -3,6 +3,7 @@
 A build is started for the port on which this module listens; the editor, which a person starts, dials the same port.
 """
 
+import secrets
 import shutil
 import socket
 import tempfile
@@ -143,7 +144,7 @@ class GodotGame:
             logger.info("press Play in the Godot editor (port %d)", port)
         else:
             # Copies of one build must not play the same episodes.
-            arguments = settings.arguments(port, port - settings.base_port if seed is None else seed)
+            arguments = settings.arguments(port, secrets.randbelow(1 << 31) if seed is None else seed)
             try:
                 self._player = Player(build, arguments, PlayerLog(Path(settings.logs or self._scratch.name), port))
             except ExecutableNotFound as error:

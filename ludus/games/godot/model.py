@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 OUTPUT, STATE_IN, STATE_OUT = "output", "state_ins", "state_outs"
 LAYOUT: Final = "game_layout"
@@ -47,7 +48,10 @@ def write_for_godot(model: Path, target: Path) -> Path:
         raise NotForGodot(
             f"{model} was not rewritten for Godot: onnx is not installed here; pip install onnx"
         ) from None
-    original = onnx.load(model)
+    try:
+        original = onnx.load(model)
+    except DecodeError as error:
+        raise NotForGodot(f"{model} is no ONNX model ({error})") from None
     rewritten = rewrite(original, model.name)
     compare(original, rewritten)
     target.parent.mkdir(parents=True, exist_ok=True)

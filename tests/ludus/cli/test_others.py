@@ -57,6 +57,9 @@ def test_checkpoints_are_listed_and_models_downloaded(cli: Invoke, world: World,
     assert models.stdout.split() == [str(output / "CartPole.onnx")]
     assert (output / "CartPole.onnx").read_bytes() == b"the model"
     assert len(everything.stdout.split()) == 2
+    unfit = cli("checkpoint", "download", "with-models", "--for", "godot", "-o", str(output))
+    assert (unfit.exit_code, "CartPole.onnx is no ONNX model" in unfit.stderr) == (exits.Exit.REFUSED, True)
+    assert (output / "CartPole.onnx").read_bytes() == b"the model"
     missing = cli("checkpoint", "download", "with-models", "--file", "Other.onnx")
     assert (missing.exit_code, "it has CartPole.onnx" in missing.stderr) == (exits.Exit.REFUSED, True)
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 INFO = {
     "type": "env_info",
@@ -144,7 +144,7 @@ class ScriptedGame:
         self._script = script
         self._thread = threading.Thread(target=self._play)
 
-    def __enter__(self) -> "ScriptedGame":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

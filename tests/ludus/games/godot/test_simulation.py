@@ -1,7 +1,7 @@
 """Games of Godot as simulators: what their messages become, and what the run is told about what they leave out."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ class Played:
         self.simulation = GodotSimulation(None, GodotSettings(base_port=port, call=call or {}), **options)
         self.builder = StepBuilder({}, {})
 
-    def __enter__(self) -> "Played":
+    def __enter__(self) -> Self:
         self.game.__enter__()
         return self
 
