@@ -20,7 +20,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(ONE_THREAD) $(PY) -m pytest
 ORDERS ?= 20
 # Share of the examples that Hypothesis tries in `make test`; `make test-all` tries all.
 FEWER := LUDUS_TEST_EXAMPLES=0.25
-HERE_ONLY := not postgres and not redis and not node and not cpp and not s3 and not browser and not learning and not faults and not deployment and not slow
+HERE_ONLY := not postgres and not redis and not node and not cpp and not godot and not s3 and not browser and not learning and not faults and not deployment and not slow
 
 # Secrets that docker-compose.yml demands even for commands that start no service.
 COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x LUDUS_GATEWAY__TICKET_KEY=x LUDUS_WORKER__ADVERTISE_HOST=x
@@ -59,7 +59,7 @@ locks: setup ## Write docker/*.lock, the hashes of every package in the images (
 demo: setup ## Start the stack, train CartPole-v1 over HTTP and gRPC, play the ONNX model (about a minute)
 	@$(PY) examples/demo/demo.py
 
-test: setup ## Run the test suite, in minutes (needs no PostgreSQL, Redis, Node.js or S3 server)
+test: setup ## Run the test suite, in minutes (needs no PostgreSQL, Redis, Node.js, S3 server or Godot)
 	@$(FEWER) $(PYTEST) -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY) and not long" $(ARGS)
 
 test-all: setup ## Run the test suite with the long tests, as CI does
@@ -71,8 +71,8 @@ test-slow: setup ## Run the tests that take minutes each and belong to no other 
 test-orders: setup ## Run `make test` in 20 random orders, with a table at the end (ORDERS=5, ARGS='--seed 4711')
 	@$(FEWER) $(PYTEST:pytest=tests.orders) --orders $(ORDERS) $(ARGS) -- -n $(JOBS) --dist loadgroup --no-loadscope-reorder -m "$(HERE_ONLY) and not long"
 
-test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js, an S3 server or a C++ compiler (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
-	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3 or cpp) and not slow" $(ARGS)
+test-services: setup ## Run the tests that need PostgreSQL, Redis, Node.js, an S3 server, a C++ compiler or Godot (LUDUS_TEST_POSTGRES_URL, LUDUS_TEST_REDIS_URL, juicefs)
+	@$(PYTEST) -n $(JOBS) --dist loadfile -m "(postgres or redis or node or s3 or cpp or godot) and not slow" $(ARGS)
 
 browser: setup ## Run the tests of the pages in Chromium (needs it installed)
 	@$(PYTEST) -n $(CORES) --dist loadgroup -m "browser and not slow" $(ARGS)

@@ -3,6 +3,7 @@
 In a thread (`ScriptedGame`), or as a program that stands for a build: `python peer.py --port=11008 --script=NAME`.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -155,10 +156,8 @@ class ScriptedGame:
     def _play(self) -> None:
         game = Dialled(self._port)
         self.received = game.received
-        try:
+        with contextlib.suppress(ConnectionError):  # the trainer had enough
             game.play(self._script)
-        except (ConnectionError, BrokenPipeError):
-            pass  # the trainer had enough
 
 
 def build(folder: Path, script: str) -> Path:
@@ -177,7 +176,7 @@ def main() -> None:
         sys.exit("there is no level to load")
     if arguments["script"] == "silent":
         time.sleep(3600)
-    print("playing on port", arguments["port"], flush=True)
+    os.write(1, f"playing on port {arguments['port']}\n".encode())
     Dialled(int(arguments["port"])).play(SCRIPTS[arguments["script"]])
 
 

@@ -119,9 +119,10 @@ def test_a_build_that_dies_hangs_or_talks_nonsense_is_lost_and_leaves_no_process
 ) -> None:
     game = play(tmp_path, script, timeout_wait=1.0 if script == "hangs" else 20.0)
     game.ask(OBSERVE)
+    for _ in range(20):
+        game.ask(ACT, "step")
     with pytest.raises(GameLost, match=says) as lost:
-        for _ in range(30):
-            game.ask(ACT, "step")
+        game.ask(ACT, "step")
     game.close()
 
     assert lost.value.code == code

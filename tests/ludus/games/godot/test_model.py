@@ -119,7 +119,7 @@ def test_a_model_of_another_engine_is_refused(tmp_path: Path) -> None:
     kind = Kind(make_spec(continuous=2), {})
     export_onnx(make_actor(kind), kind.spec, tmp_path / "model.onnx")
 
-    with pytest.raises(NotForGodot, match="model.onnx was not trained by games of Godot"):
+    with pytest.raises(NotForGodot, match="was not trained by games of Godot"):
         write_for_godot(tmp_path / "model.onnx", tmp_path / "godot.onnx")
 
 

@@ -16,7 +16,7 @@ from ludus.sdk.crashes import GameNotMade
 from ludus.sdk.errors import GameLost, GameMistake
 from ludus.sdk.simulation import ResetInfo
 from ludus.sdk.steps import Actions, StepBuilder
-from tests.ludus.games.godot.peer import INFO, Answer, Script, ScriptedGame, at, frame, old, plain, told
+from tests.ludus.games.godot.peer import INFO, Answer, Script, ScriptedGame, at, frame, old, plain
 from tests.ports import free_port
 
 POLICY = "shared_policy"
