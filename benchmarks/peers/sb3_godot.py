@@ -3,8 +3,8 @@
     python sb3_godot.py BUILD COPIES STEPS
 
 Needs `pip install godot-rl==0.8.2` in an environment of its own: it pins older versions of Gymnasium than Ludus uses.
-One thread. Prints one line of JSON: the seconds of imports, of starting the games, and of `learn`, and the mean return of
-the last 100 episodes.
+One thread. Prints one line of JSON: the seconds of imports, of starting the games, and of `learn`, and the mean return
+of the last 100 episodes.
 """
 
 import json
