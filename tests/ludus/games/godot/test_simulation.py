@@ -305,7 +305,7 @@ JSON = st.recursive(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.fixed_dictionaries({}, optional={field: JSON for field in ("obs", "reward", "done", "info", "type")}))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("obs", "reward", "done", "info", "type"), JSON)))
 def test_whatever_a_game_answers_is_experience_or_a_named_mistake(change: dict[str, Any]) -> None:
     with Played(answering(lambda answer, step: answer.update(change))) as played:
         played.reset()

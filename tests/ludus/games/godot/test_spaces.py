@@ -133,7 +133,7 @@ def test_a_number_that_is_not_finite_is_named_and_the_game_may_be_started_again(
     ("observation", "says"), [({"Obs": [0, 0]}, "has no 'obs', .* only 'Obs'"), ([0, 0], "give a dictionary")]
 )
 def test_an_observation_without_its_entries_is_named(observation: object, says: str) -> None:
-    with pytest.raises(GameMistake, match=f"agent 3: .*{says}"):
+    with pytest.raises(GameMistake, match=rf"agent 3: .*{says}"):
         MIXED.read([observation], [3])
 
 
@@ -142,7 +142,7 @@ def test_an_observation_without_its_entries_is_named(observation: object, says: 
     [("0g", "hexadecimal"), ([0] * 12, "hexadecimal"), ("00" * 11, "has 11 bytes; .* 2 x 2 .* has 12")],
 )
 def test_a_picture_of_another_kind_is_named(value: object, says: str) -> None:
-    with pytest.raises(GameMistake, match=f"agent 0: its observation 'camera_2d' .*{says}"):
+    with pytest.raises(GameMistake, match=rf"agent 0: its observation 'camera_2d' .*{says}"):
         ObservationKey("camera_2d", (3, 2, 2)).read([value], [0])
 
 
