@@ -103,14 +103,14 @@ def ludus(stack: LudusUp, client: Client, build: Path, steps: int) -> Figures:
     used = processor_seconds(root) + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - used
     joined = [event.at for event in client.events.list(run.id) if event.type == "simulator_connected"]
     (score,) = (metric.value for metric in client.metrics.list(run.id) if metric.key == SHORT_KEYS["reward"])
-    return Figures(wall, began + wall - max(joined[:COPIES]).timestamp(), used, score)
+    return Figures(wall, began + wall - max(joined[:COPIES]).timestamp(), used, score or 0.0)
 
 
 def godot_rl(python: str, build: Path, steps: int) -> Figures:
     """Train once with godot-rl and Stable-Baselines3."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.time()
-    command = [python, PEER, build, str(COPIES), str(steps)]
+    command = [python, str(PEER), str(build), str(COPIES), str(steps)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment()).stdout
     wall = time.time() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

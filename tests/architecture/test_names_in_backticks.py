@@ -15,7 +15,6 @@ OF_OTHER_PROJECTS = {
     "GhostTrainer",
     "LinearEncoder",
     "MultiAgentNetworkBody",
-    "TimeLimit",
     "classic.connect_four_v3",
     "environment_parameter_manager.py",
     "gymnasium.make_vec",

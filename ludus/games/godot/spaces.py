@@ -67,7 +67,9 @@ class ObservationKey:
             number = whole(value, what, low=0)
             if number >= self.shape[0]:
                 raise GameMistake(f"{what} is {number}; its space has the choices 0 to {self.shape[0] - 1}")
-            return np.eye(self.shape[0], dtype=np.float32)[number]
+            columns = np.zeros(self.shape, np.float32)
+            columns[number] = 1.0
+            return columns
         text = isinstance(value, str) or (isinstance(value, list) and any(isinstance(part, str) for part in value))
         if isinstance(value, list) and len(self.shape) == 1 and not text:
             value = _flat(value)

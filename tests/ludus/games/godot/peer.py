@@ -11,7 +11,6 @@ import socket
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -79,7 +78,7 @@ def at(steps: int, answer: Answer) -> Script:
 
 def hangs(message: Mapping[str, Any], step: int) -> Answer:
     if message["type"] == "action" and step == 20:
-        time.sleep(3600)
+        signal.pause()
     return plain(message, step)
 
 
@@ -103,15 +102,7 @@ class Dialled:
 
     def __init__(self, port: int) -> None:
         self.received: list[dict[str, Any]] = []
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                self._peer = socket.create_connection(("127.0.0.1", port), 30)
-                break
-            except ConnectionRefusedError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.01)  # the trainer does not listen yet
+        self._peer = socket.create_connection(("127.0.0.1", port), 30)
         self._peer.settimeout(None)
 
     def play(self, script: Script) -> None:
@@ -154,7 +145,14 @@ class ScriptedGame:
         assert not self._thread.is_alive(), "the simulation closes its game"
 
     def _play(self) -> None:
-        game = Dialled(self._port)
+        from tests.waiting import eventually  # noqa: PLC0415  the program has no such package
+
+        def dialled() -> Dialled | None:
+            with contextlib.suppress(ConnectionRefusedError):
+                return Dialled(self._port)
+            return None
+
+        game = eventually(dialled, "the trainer listens")
         self.received = game.received
         with contextlib.suppress(ConnectionError):  # the trainer had enough
             game.play(self._script)
@@ -175,7 +173,7 @@ def main() -> None:
     if arguments["script"] == "early":
         sys.exit("there is no level to load")
     if arguments["script"] == "silent":
-        time.sleep(3600)
+        signal.pause()
     os.write(1, f"playing on port {arguments['port']}\n".encode())
     Dialled(int(arguments["port"])).play(SCRIPTS[arguments["script"]])
 

@@ -183,9 +183,12 @@ def test_agents_of_one_policy_are_alike() -> None:
         **INFO,
         "observation_space": [{"obs": {"size": [5], "space": "box"}}, {"obs": {"size": [6], "space": "box"}}],
     }
-    with Played(lambda message, step: plain(message, step, info=info)) as played:
-        with pytest.raises(GameMistake, match="agents 0 and 1 have one policy_name, 'shared_policy', and differ"):
-            played.reset()
+    says = "agents 0 and 1 have one policy_name, 'shared_policy', and differ"
+    with (
+        Played(lambda message, step: plain(message, step, info=info)) as played,
+        pytest.raises(GameMistake, match=says),
+    ):
+        played.reset()
 
 
 def test_one_behavior_of_two_policies_has_two_teams_for_self_play() -> None:
@@ -309,14 +312,13 @@ JSON = st.recursive(
 def test_whatever_a_game_answers_is_experience_or_a_named_mistake(change: dict[str, Any]) -> None:
     with Played(answering(lambda answer, step: answer.update(change))) as played:
         played.reset()
+        said, asked = "", None
         try:
             [(_, asked, _)] = played.step()
         except (GameLost, GameMistake) as error:
-            assert str(error)
-        else:
-            assert asked is not None
-            assert np.isfinite(asked.observations[0]).all()
-            assert np.isfinite(asked.rewards).all()
+            said = str(error)
+        assert said or (asked is not None and np.isfinite(asked.observations[0]).all())
+        assert said or (asked is not None and np.isfinite(asked.rewards).all())
 
 
 def test_one_process_has_one_game_and_policies_name_its_behaviors() -> None:

@@ -211,13 +211,12 @@ def test_whatever_an_agent_observes_is_read_or_named(value: object) -> None:
         ObservationKey("kind", (3,), choices=True),
     )
     for key in keys:
+        said = ""
         try:
             read = key.read([value], [0])
         except (GameMistake, GameLost) as error:
-            assert key.name in str(error)
-        else:
-            assert read.shape == (1, *key.shape)
-            assert np.isfinite(read).all()
+            said = str(error)
+        assert key.name in said or (read.shape == (1, *key.shape) and np.isfinite(read).all())
 
 
 @pytest.mark.parametrize(
