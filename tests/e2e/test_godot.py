@@ -72,7 +72,7 @@ def test_a_game_learns_from_its_configuration_alone_though_it_is_killed(
     command = start(
         tmp_path,
         *("--config", "seekers.yaml", "--env", ENGINE, "--num-envs", "2", "--no-graphics"),
-        *("--base-port", str(free_port())),
+        *("--base-port", str(free_port()), "--server", stack.gateway),
         LUDUS_SERVER=stack.api,
     )
     try:
@@ -115,13 +115,16 @@ def test_a_game_waits_while_its_server_is_killed_and_started_again(tmp_path: Pat
         (game,) = engines(command)
         stack.process.kill()
         stack.process.wait()
+        stack.output.close()
         stack = up()
         with stack.client() as client:
             wait_for_step(client, run, client.runs.get(run.id).step + 1000, SECONDS)
             assert engines(command) == [game], "the same process plays on"
             client.runs.cancel(run.id)
-        assert command.wait(SECONDS) != 0
+        finish(command)
+        assert command.returncode != 0
     finally:
         if command is not None:
             command.kill()
+            command.communicate()
         stack.stop()
