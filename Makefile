@@ -28,7 +28,7 @@ COMPOSE_SECRETS := POSTGRES_PASSWORD=x LUDUS_API__TOKEN=x LUDUS_GATEWAY__TOKEN=x
 PIP := $(PY) -m pip --disable-pip-version-check --quiet --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup constraints demo test test-all test-slow test-orders test-services browser gpu faults chaos learn learn-quick results soak bench lint format types imports audit protos check-generated \
+.PHONY: help setup constraints demo test test-all test-slow test-orders test-services browser gpu faults chaos learn games learn-quick results soak bench lint format types imports audit protos check-generated \
 	deployment deployment-quick cases locks check-migrations api docs pictures check-docs compose-check containers wheel wheel-check clean
 
 help: ## Print this list
@@ -88,7 +88,11 @@ chaos: setup ## The same for a deployment on PostgreSQL and Redis with two worke
 
 learn: setup ## Check that everything learns, to stated bars: hours; continues after an interruption (ARGS='-k pendulum')
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,learn]'
-	@$(PYTEST) -m learning --randomly-dont-reorganize $(ARGS)
+	@$(PYTEST) -m "learning and not games" --randomly-dont-reorganize $(ARGS)
+
+games: setup ## Train the games of docs/games.md by the commands of that page: half an hour (ARGS='-k doom')
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,games]'
+	@$(PYTEST) -m games --randomly-dont-reorganize $(ARGS)
 
 learn-quick: setup ## Run the learning tests of CI: minutes
 	@$(PYTEST) -n $(CORES) --dist loadgroup -m "learning and not hours" $(ARGS)
