@@ -1,6 +1,6 @@
 """ViZDoom's first room: a monster stands at the far wall; walk until it is ahead, and shoot.
 
-ludus simulate python:examples/games/doom.py --run doom --envs 8
+ludus simulate python:examples/games/doom.py:basic --run doom --envs 8
 """
 
 import gymnasium
