@@ -34,6 +34,8 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "play": "play",
     "proto": "proto",
     "queue": "overview",
+    "recording": "recording",
+    "replay": "replay",
     "run": "run",
     "simulate": "simulate",
     "simulator": "overview",

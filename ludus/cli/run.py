@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 from uuid import uuid4
 
 import click
@@ -405,24 +405,37 @@ def checkpoint(client: Client, *, run: str, timeout: float | None) -> dict[str, 
         raise Failure(f"{error} (--timeout allows more time)", Exit.REFUSED) from error
 
 
+_RECORD: Final = "simulators.record"
+
+
 @run.command("set")
 @click.argument("run")
 @click.argument("changes", nargs=-1, type=assignment, required=True, metavar="NAME.KEY=VALUE...")
 @json_option
 @connected
 def set_(client: Client, *, run: str, changes: tuple[tuple[str, object], ...], as_json: bool) -> None:
-    """Change hyperparameters or max_steps of behaviors in a RUN that has not ended.
+    """Change hyperparameters or max_steps of behaviors in a RUN that has not ended, or what it records.
 
     \b
     ludus run set RUN Walker.hyperparameters.learning_rate=1e-4 Walker.max_steps=800000
+    ludus run set RUN simulators.record=true
 
     A running run uses them from its next update. Put a behavior's name with a dot into double quotes.
+    `simulators.record=true` records all sessions of simulators from now on, a number that share of them
+    (`simulators.record.share`, `.max_seconds` and so on: the keys of `ludus config reference`).
     """
 
     def show(record: Run) -> None:
         _show_changes(client.runs.amendments(record.id), slice(-1, None))
 
-    print_answer(client.runs.change(run, nested(changes)), show, as_json=as_json)
+    record: Any = None
+    for path, value in changes:
+        if path == _RECORD:
+            record = value
+        elif path.startswith(f"{_RECORD}."):
+            record = {**(record if isinstance(record, dict) else {}), path.removeprefix(f"{_RECORD}."): value}
+    behaviors = nested(change for change in changes if not f"{change[0]}.".startswith(f"{_RECORD}."))
+    print_answer(client.runs.change(run, behaviors or None, record=record), show, as_json=as_json)
 
 
 def _show_changes(answer: Amendments, part: slice = slice(None)) -> None:

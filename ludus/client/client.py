@@ -279,6 +279,40 @@ class Demonstrations(Resource):
         self._transport.delete(route("demonstrations", demonstration))
 
 
+FRAMES: Final = 200
+"""Messages of a recording that are read at once."""
+
+
+class Recordings(Resource):
+    """Requests about recordings of simulators' sessions."""
+
+    def list(self, run: str, limit: int | None = None) -> Iterator[schemas.Recording]:
+        """Iterate over the recordings of a run, the newest first."""
+        return self._pages(schemas.Recording, route("runs", run, "recordings"), limit)
+
+    def frames(
+        self, run: str, recording: str, start: int = 1, limit: int | None = None
+    ) -> Iterator[schemas.RecordedFrame]:
+        """Iterate over the messages of a recording in numbers and words, from the number `start` on."""
+        path, left = route("runs", run, "recordings", recording, "frames"), limit
+        while left is None or left > 0:
+            size = FRAMES if left is None else min(left, FRAMES)
+            part = self._get(schemas.RecordedFrames, path, {"start": start, "limit": size})
+            yield from part.frames
+            if part.next_start is None:
+                return
+            start, left = part.next_start, None if left is None else left - size
+
+    def download(self, run: str, recording: str, target: AnyPath) -> Path:
+        """Download a recording to `target` and return it; its checksum is verified first."""
+        path = route("runs", run, "recordings", recording, "file")
+        return self._transport.download(path, recording, target)
+
+    def delete(self, run: str, recording: str) -> None:
+        """Delete a recording."""
+        self._transport.delete(route("runs", run, "recordings", recording))
+
+
 class EnvironmentParameters(Resource):
     """Requests about environment parameters."""
 
@@ -841,6 +875,7 @@ class Client:
         self.metrics = Metrics(self._transport)
         self.presets = Presets(self._transport)
         self.runs = Runs(self._transport)
+        self.recordings = Recordings(self._transport)
         self.simulators = Simulators(self._transport)
         self.tokens = Tokens(self._transport)
         self.uploaded_checkpoints = UploadedCheckpoints(self._transport)

@@ -150,13 +150,20 @@ class Runs(Resource):
         """Add and remove tags of a run, in any state."""
         return self._transport.patch(Run, route("runs", run), {"add_tags": texts(add), "remove_tags": texts(remove)})
 
-    def change(self, run: str, behaviors: Changes | None = None, environment_parameters: Changes | None = None) -> Run:
-        """Change hyperparameters, `max_steps` or environment parameters of a run that has not ended.
+    def change(
+        self,
+        run: str,
+        behaviors: Changes | None = None,
+        environment_parameters: Changes | None = None,
+        record: bool | float | JsonObject | None = None,
+    ) -> Run:
+        """Change hyperparameters, `max_steps`, environment parameters or the recording of a run that has not ended.
 
-        `behaviors` has parts of their sections. Returns the run with its present configuration; the event
+        `behaviors` has parts of their sections, `record` what is recorded from now on, as `simulators.record` in a
+        configuration. Returns the run with its present configuration; the event
         `hyperparameters_changed` says when the trainer uses it.
         """
-        changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters)
+        changes = without_none(behaviors=behaviors, environment_parameters=environment_parameters, record=record)
         return self._transport.patch(Run, route("runs", run), changes)
 
     def delete(self, run_id: str) -> None:

@@ -9,6 +9,7 @@ from ludus.collector.heads import head_of
 from ludus.collector.layout import NetworkGraph
 from ludus.collector.messages import Message
 from ludus.config.network import NetworkSettings
+from ludus.config.recording import RecordConfig
 from ludus.plugins import OWN, Kind, PluginError, installed
 from ludus.protocol.environment_parameters import ParameterValue
 
@@ -229,6 +230,13 @@ class Parameters(Message):
     """Number of this set of parameters; counts changes from 0."""
     reset: bool
     """Whether simulators get them at once, by a reset: every simulator abandons its episodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Message):
+    """Record other sessions from now on, or within other limits."""
+
+    record: RecordConfig
 
 
 @dataclass(frozen=True, slots=True)

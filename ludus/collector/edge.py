@@ -261,6 +261,8 @@ class EdgeCollector:
             asyncio.get_running_loop().time() < deadline
         ):
             await asyncio.sleep(0.005)
+        collector.host.recorder.close()
+        await asyncio.sleep(0)  # what it has written goes out
         if closed is not None:
             await collector.link.finish(CLOSE_SECONDS)
         return closed

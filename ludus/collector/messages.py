@@ -32,6 +32,8 @@ class Kind(IntEnum):
     """Snapshots of a former attempt, for a collector that begins."""
     SNAPSHOTS = 5
     """The answer to `Hold` (`snapshots.state.pack`)."""
+    RECORDING = 6
+    """A part of an edge collector's recording: `.` or `!` for the last one, the file's name, a line break, bytes."""
 
 
 _JSON = json.JSONEncoder(

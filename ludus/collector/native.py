@@ -24,6 +24,7 @@ from ludus.protocol.contract import (
 )
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import BehaviorLayout, spec_from_message
+from ludus.recordings.file import Direction
 from ludus.sdk.environment_parameters import ParameterDraws
 
 NOT_RESUMED = (
@@ -37,9 +38,11 @@ BEFORE_RESET = -1
 class NativeSession(Session):
     """One simulator on a stream of its own."""
 
+    carrier = "native"
+
     def __init__(self, host: Host, peer: str, send: Callable[[bytes], None]) -> None:
         super().__init__(host, peer)
-        self._send = send
+        self._put = send
         self._layouts: dict[str, BehaviorLayout] = {}
         self._step_id = 0
         self._reset_id = 0
@@ -51,6 +54,7 @@ class NativeSession(Session):
     def receive(self, data: bytes) -> None:
         """Handle one message. Raises ProtocolError."""
         self.last_activity = self._host.now()
+        self.tape.take(Direction.RECEIVED, data)
         request = parse_request(data, self._host.settings.max_message_bytes, greeted=self.number >= 0)
         kind = request.WhichOneof("message")
         if kind == "step":
@@ -58,6 +62,7 @@ class NativeSession(Session):
         elif kind == "hello":
             self._hello(request.hello)
         elif kind == "announce":
+            self.tape.pin()
             for message in request.announce.behaviors:
                 self._learn_of(spec_from_message(message))
         elif self.checkpoints is None:
@@ -119,6 +124,10 @@ class NativeSession(Session):
         """Send a message."""
         self._send(response.SerializeToString())
 
+    def _send(self, data: bytes) -> None:
+        self.tape.take(Direction.SENT, data)
+        self._put(data)
+
     def _parameters(self) -> tuple[dict[str, float], dict[str, pb.Sampler]]:
         """Return the newest environment parameters, to be sent now: drawn values, and samplers."""
         newest = self._environment_parameters
@@ -143,6 +152,8 @@ class NativeSession(Session):
         specs = [spec_from_message(message) for message in hello.behaviors]
         self.number = number
         self.draws = ParameterDraws({}, number)
+        hello.ClearField("ticket")  # a secret, which recordings do without
+        self.tape.pin(pb.ConnectRequest(hello=hello).SerializeToString())
         if hello.resumes:
             self.checkpoints = SessionCheckpoints(self, self._host, former, self.draws, self.send)
         self._host.listener.welcomed(self, [spec.name for spec in specs], hello.client)

@@ -102,6 +102,7 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
         ) and loop.time() < deadline:
             await asyncio.sleep(0.005)
     await asyncio.gather(*(each.stop(0.2) for each in servers))
+    collector.host.recorder.close()
     if failure is not None:
         raise failure
 

@@ -33,6 +33,7 @@ from ludus.collector.stats import StatSums
 from ludus.collector.ticks import BatchTicks
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.tickets import TicketChecker
+from ludus.recordings.tape import FlightRecorder, Sink, folder_sink
 
 log = structlog.get_logger()
 
@@ -89,6 +90,7 @@ class CollectorServer:
             ),
             snapshots=snapshots,
             stats=stats,
+            recorder=self._make_recorder(settings, start),
         )
         self._next_stats = 0.0
         self._measured = (self._loop.time(), time.thread_time(), seconds_without_processor())
@@ -97,6 +99,25 @@ class CollectorServer:
         """Reasons for which no agent is answered."""
         self.done: asyncio.Future[commands.CloseAll | None] = self._loop.create_future()
         """Set when the process should end; None = the learner is gone."""
+
+    def _make_recorder(self, settings: CollectorSettings, start: commands.Settings) -> FlightRecorder:
+        sink: Sink | None = None
+        if settings.recordings:
+            sink = folder_sink(Path(settings.recordings), f"{start.index}-")
+        elif settings.recordings is not None:  # beside the games: the learner's host has the folder
+
+            def sink(name: str, data: bytes, last: bool) -> None:
+                payload = f"{'!' if last else '.'}{name}\n".encode() + data
+                self._loop.call_soon_threadsafe(self.link.send, Kind.RECORDING, payload)
+
+        return FlightRecorder(
+            settings.record,
+            run=(settings.run_id, settings.attempt, settings.seed),
+            prefix=f"{start.index}-{start.generation}-",
+            now=self._loop.time,
+            wall_clock=time.time,
+            sink=sink,
+        )
 
     # Sessions ---------------------------------------------------------------------------------------------------
 
@@ -130,6 +151,7 @@ class CollectorServer:
         if self._by_session_id.get(session.session_id) is session:
             del self._by_session_id[session.session_id]
         self._behaviors.ended(session)
+        self.host.recorder.ended(session.tape)
         code, reason = session.closed or ("", "")
         self.link.tell(
             messages.SimulatorLeft(session.session_id, session.number, code, reason, session.steps, session.peer)
@@ -205,6 +227,8 @@ class CollectorServer:
                         self._ticks.deliver(runner)  # segments of one team's turn come before those of another one's
                     for session in [session for session in self.sessions if session.number >= 0]:
                         session.reset()
+            case commands.Record():
+                self.host.recorder.change(message.record)
             case commands.Hold():
                 self._ticks.reports = True
                 self._barrier.begin(self.host.now() + message.timeout)
@@ -256,6 +280,7 @@ class CollectorServer:
         """Do the periodic work."""
         now = self.host.now()
         self._finish_checkpoint()
+        self.host.recorder.tick()
         for runner in self._runners.values():
             self._ticks.deliver(runner)
             self._release_late_agents(runner, now)

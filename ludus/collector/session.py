@@ -31,6 +31,7 @@ from ludus.protocol.contract import (
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.tickets import TicketChecker, TicketExpired, TicketInvalid
+from ludus.recordings.tape import FlightRecorder
 
 LEFT = "left"
 """Code of a session that the client ended in good order."""
@@ -88,12 +89,16 @@ class Host:
     observe: Callable[[Sequence[BehaviorBatch], Mapping[str, BehaviorSpec], str], bool] | None = None
     """Looks at the steps of games: the specs of all behaviors, and the session's id, too. Returns whether to go on."""
     connections: Connections = field(default_factory=Connections)
+    recorder: FlightRecorder = field(default_factory=FlightRecorder)
     ports: Collection[int] = ()
     """Ports on which the collector listens, once it does."""
 
 
 class Session(ABC):
     """One simulator."""
+
+    carrier: str
+    """The protocol that its recordings name."""
 
     def __init__(self, host: Host, peer: str) -> None:
         self._host = host
@@ -131,6 +136,8 @@ class Session(ABC):
         """Since the last `take_times`: steps, seconds away, and seconds that the game says it took."""
         self._quickest_way = math.inf
         """Since the last `take_times`, in seconds."""
+        self.tape = host.recorder.open(self)
+        """Takes every message, as it is on the wire."""
         host.listener.opened(self)
 
     # Differences of the protocols -------------------------------------------------------------------------------

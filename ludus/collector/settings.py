@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ludus.config.recording import RecordConfig
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.side_channels import EngineConfiguration
 from ludus.protocol.tls import TlsFiles, is_loopback
@@ -62,6 +63,10 @@ class CollectorSettings:
     """Training areas that Unity players replicate."""
     unity_port: int | None = None
     """A port on loopback for Unity players without a bridge, beside the others."""
+    record: RecordConfig = field(default_factory=RecordConfig)
+    """Which sessions are recorded."""
+    recordings: str | None = None
+    """Folder for recordings; empty: they are sent to the learner. None: there are none."""
     log_path: str | None = None
     """File that takes over standard output and standard error; None: those of the learner's start."""
 
@@ -81,7 +86,7 @@ class CollectorSettings:
     def to_json(self) -> str:
         """Serialise for the control channel."""
         key = None if self.ticket_key is None else base64.b64encode(self.ticket_key).decode()
-        return json.dumps({**asdict(self), "ticket_key": key})
+        return json.dumps({**asdict(self), "ticket_key": key, "record": self.record.model_dump()})
 
     @classmethod
     def from_json(cls, text: str) -> "CollectorSettings":

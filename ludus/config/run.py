@@ -11,6 +11,7 @@ from ludus.config.builds import EngineSettings, EnvironmentSettings
 from ludus.config.environment_parameters import Curriculum, EnvironmentParameter, Lesson, ParameterName, seeded
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.problems import Path
+from ludus.config.recording import RecordConfig
 from ludus.config.selfplay import RANDOM, parse_opponent
 from ludus.config.trainer import ReinforcementConfig
 from ludus.config.values import (
@@ -73,6 +74,8 @@ class SimulatorsConfig(Section):
     """Seconds that a simulator may take for any later step before its session ends. Default:
     `env_settings.timeout_wait`.
     """
+    record: Own[RecordConfig] = RecordConfig()
+    """The flight recorder: which sessions are recorded. `true` = all, `false` = none, a number = that share of them."""
     unity_port: Own[Whole | None] = Field(default=None, ge=1, le=65_535)
     """Port on the worker's own host to which Unity builds connect without a bridge, as with ML-Agents (the Editor:
     5004); null = builds connect through `ludus unity`.

@@ -11,6 +11,10 @@ from typing import Annotated, Final, Literal
 
 from ludus.json_values import JsonObject
 from ludus.schemas.record import FrozenRecord
+from ludus.schemas.recordings import MessagePart as MessagePart
+from ludus.schemas.recordings import RecordedFrame as RecordedFrame
+from ludus.schemas.recordings import RecordedFrames as RecordedFrames
+from ludus.schemas.recordings import Recording as Recording
 from ludus.schemas.states import RunKind as RunKind
 from ludus.schemas.states import RunState as RunState
 from ludus.schemas.states import StopReason as StopReason

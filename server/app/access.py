@@ -31,6 +31,8 @@ OPEN_PATHS: Final = frozenset({"/healthz", "/readyz", "/version", "/openapi.json
 """Answered without a token: probes have none, and the documentation is no secret. Neither do pages need one."""
 SESSION_PATH: Final = "/ui/session"
 PROJECT_HEADER: Final = "Ludus-Project"
+_PRIVATE: Final = re.compile(r"/v1/runs/[^/]+/recordings/[^/]+/(file|frames)")
+"""Paths of what players did and saw: reading it is noted."""
 
 
 class RequestAudit:
@@ -81,7 +83,8 @@ def authenticated(
 ) -> tuple[AuthenticatedRequest, RequestAudit | None]:
     """Return a principal's request in the project that it asks for (None: the principal's own), and its audit entry.
 
-    A request that only reads has no audit entry. Raises ProjectInvalid, ProjectForbidden.
+    A request that only reads has no audit entry, unless it reads what players did and saw. Raises
+    ProjectInvalid, ProjectForbidden.
     """
     project = principal.home if asked is None else asked
     method = scope["method"]
@@ -92,7 +95,8 @@ def authenticated(
         raise ProjectInvalid
     if not principal.sees(project):
         raise ProjectForbidden(project, principal.project)
-    entry = None if method in READING else RequestAudit(scope, principal)
+    silent = method in READING and _PRIVATE.fullmatch(scope["path"]) is None
+    entry = None if silent else RequestAudit(scope, principal)
     return AuthenticatedRequest(principal, project, None if entry is None else entry.before_commit), entry
 
 

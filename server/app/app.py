@@ -39,6 +39,7 @@ from server.lifecycle.routes import router as runs
 from server.metrics.routes import files as metric_files
 from server.metrics.routes import many as series
 from server.metrics.routes import router as metrics
+from server.recordings.routes import router as recordings
 from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.routes import attempts
@@ -78,6 +79,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     configs,
     presets,
     demonstrations,
+    recordings,
     ladders,
     webhooks,
     workers,

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from ludus.config.behavior import BehaviorConfig
 from ludus.config.hyperparameters import PPOHyperparameters
 from ludus.config.problems import Path, join_path, show, split_path
+from ludus.config.recording import RecordConfig
 from ludus.config.run import RunConfig
 from ludus.config.trainer import TrainerConfig
 from ludus.json_values import JsonObject
@@ -49,14 +50,17 @@ _BEHAVIORS: Final = TypeAdapter(dict[str, BehaviorConfig])
 _INSTEAD: Final = "branch off another run that has it from the beginning (`ludus run branch`)"
 
 
-def amend(config: RunConfig, edits: Mapping[str, Mapping[str, object]]) -> tuple[RunConfig, list[ConfigChange]]:
+def amend(
+    config: RunConfig, edits: Mapping[str, Mapping[str, object]], record: object = None
+) -> tuple[RunConfig, list[ConfigChange]]:
     """Return a run's configuration with changes, and what has changed by that, derived values included.
 
-    `edits`: parts of behaviors' sections, by the behaviors' names. Raises InvalidEdit with every problem, each with its
-    path.
+    `edits`: parts of behaviors' sections, by the behaviors' names. `record`: of `simulators.record`, as configurations
+    write it; keys that it lacks stay. Raises InvalidEdit with every problem, each with its path.
     """
     sections = _sections(config)
     problems = list(_merge(config, edits, sections))
+    former, config = config, _recording(config, record, problems)
     try:
         amended = _with_sections(config, sections)
     except ValidationError as error:
@@ -65,23 +69,41 @@ def amend(config: RunConfig, edits: Mapping[str, Mapping[str, object]]) -> tuple
         problems += _rate_problems(config, amended)
     if problems:
         raise InvalidEdit(problems)
-    return amended, diff(config, amended)
+    return amended, diff(former, amended)
+
+
+def _recording(config: RunConfig, record: object, problems: list[Problem]) -> RunConfig:
+    """Return a configuration with another `simulators.record`; what is wrong with that is added to `problems`."""
+    if record is None:
+        return config
+    present = config.simulators.record.model_dump()
+    try:
+        given = record if isinstance(record, dict) else {"share": RecordConfig.model_validate(record).share}
+        simulators = {"record": RecordConfig.model_validate({**present, **given})}
+    except ValidationError as error:
+        problems += problems_in(error, ("simulators", "record"))
+        return config
+    return config.model_copy(update={"simulators": config.simulators.model_copy(update=simulators)})
 
 
 def apply_changes(config: RunConfig, changes: Mapping[str, object]) -> RunConfig:
     """Return a configuration with new values by their paths (`ConfigChange.path`), which `amend` has found legal."""
     sections = _sections(config)
+    record = config.simulators.record.model_dump()
     for path, value in changes.items():
-        _, *parents, last = split_path(path)
+        root, *parents, last = split_path(path)
         section = sections
+        if root == "simulators":
+            parents, section = [], record
         for key in parents:
             section = section[key]
         section[last] = value
+    config = _recording(config, record, [])
     return _with_sections(config, sections)
 
 
 def _sections(config: RunConfig) -> JsonObject:
-    """Return the sections of the behaviors as plain values. Nothing else in a configuration changes."""
+    """Return the sections of the behaviors as plain values. But `simulators.record` nothing else changes."""
     return {name: section.model_dump(mode="json") for name, section in config.behaviors.items()}
 
 

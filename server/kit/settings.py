@@ -247,10 +247,12 @@ class ControllerSettings(Group):
     """How long rated matches of ended runs, and reported ones, are kept. Ratings, their history and the payoffs stay.
     Empty: no limit.
     """
+    recording_days: float | None = Field(default=30, gt=0)
+    """How long recordings of simulators' sessions are kept. Empty: as long as their run."""
     worker_seconds: Seconds = 86400
     """How long a silent or stopped worker stays in the list."""
 
-    @field_validator("run_days", "event_days", "simulator_days", "match_days", mode="before")
+    @field_validator("run_days", "event_days", "simulator_days", "match_days", "recording_days", mode="before")
     @classmethod
     def _empty_is_no_limit(cls, value: object) -> object:
         return None if value == "" else value

@@ -28,6 +28,7 @@ from server.lifecycle.leases.repository import (
     end_without_result,
 )
 from server.metrics.repository import MetricRepository, MetricWriter, PackingRepository
+from server.recordings.repository import RecordingWriter
 from server.runs.amendments import AmendmentWriter
 from server.runs.attempts import AttemptFence, Listening, Moved, Observer, Recorded, Released, Renewed
 from server.runs.diagnosis import TimeSpent
@@ -71,6 +72,7 @@ class AttemptLedger:
         self.metrics = MetricWriter(fence)
         self.parameters = ParameterWriter(fence)
         self.profiles = ProfileWriter(fence)
+        self.recordings = RecordingWriter(fence)
         self.simulators = SimulatorWriter(fence)
 
     def demonstrations(self) -> list[DemonstrationRef]:

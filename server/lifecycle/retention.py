@@ -22,6 +22,7 @@ from server.ladders.refs import LadderNotFound
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion import DeletionRepository
 from server.lifecycle.service import ROWS, DeletionService, RunInUse
+from server.recordings.repository import RecordingRepository
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
 from server.simulators.repository import SimulatorRepository
@@ -59,6 +60,7 @@ class RowRetention:
             "events": (self._delete_events, settings.event_days),
             "simulators": (self._delete_simulators, settings.simulator_days),
             "matches": (self._delete_matches, settings.match_days),
+            "recordings": (self._delete_recordings, settings.recording_days),
         }
         jobs = [Job(f"old_{kind}", partial(work, days)) for kind, (work, days) in by_age.items() if days is not None]
         return [*jobs, Job("old_rows_of_runs", self._delete_rows_of_runs)]
@@ -101,6 +103,9 @@ class RowRetention:
 
     def _delete_simulators(self, days: float) -> int:
         return delete_in_batches(self._database, lambda session: SimulatorRepository(session).forget(days, ROWS))
+
+    def _delete_recordings(self, days: float) -> int:
+        return delete_in_batches(self._database, lambda session: RecordingRepository(session).forget(days, ROWS))
 
     def _delete_matches(self, days: float) -> int:
         with self._database.read() as session:

@@ -16,6 +16,7 @@ from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
 from server.kit.errors import ArtifactNotFound
 from server.metrics.models import MetricArchive
+from server.recordings.repository import Recording
 from server.runs.models import DeletedRun, Log, Run
 
 
@@ -33,7 +34,7 @@ class NamedFile:
 
 
 class NamedFileRepository(Repository):
-    """Files of checkpoints, uploads, demonstrations, archives of metrics and logs."""
+    """Files of checkpoints, uploads, demonstrations, recordings, archives of metrics and logs."""
 
     def all(self) -> Iterator[NamedFile]:
         """Yield every file that must be there: none of what is given up, or deleted."""
@@ -52,6 +53,9 @@ class NamedFileRepository(Repository):
         archives = select(MetricArchive.run_id, MetricArchive.path, MetricArchive.size, MetricArchive.sha256)
         for archive in execute(archives):
             yield NamedFile(archive.path, archive.size, archive.sha256, f"metrics of run {archive.run_id}")
+        recordings = select(Recording.id, Recording.path, Recording.size, Recording.sha256)
+        for recording in execute(recordings):
+            yield NamedFile(recording.path, recording.size, recording.sha256, f"recording {recording.id}")
         for log in execute(select(Log.run_id, Log.attempt, Log.name, Log.path, Log.size)):
             owner = f"{log.name} of attempt {log.attempt} of run {log.run_id}"
             yield NamedFile(log.path, log.size, None, owner)

@@ -142,6 +142,8 @@ class RunChanges(Write):
     """
     environment_parameters: dict[ParameterName, EnvironmentParameterChange] = Field(default={}, max_length=1000)
     """Another lesson or value, by the parameter's name, as `PATCH .../environment_parameters` takes it."""
+    record: bool | float | JsonObject | None = Field(default=None, examples=[True, {"share": 0.1}])
+    """Another `simulators.record`: which sessions are recorded from now on. Keys that a mapping lacks stay."""
 
 
 class RunUpdate(RunChanges):
@@ -160,7 +162,7 @@ class RunUpdate(RunChanges):
     def _wants_something(self) -> Self:
         labels = self.model_fields_set & {"name", "tags"} or self.add_tags or self.remove_tags
         if not (self.changes_training or labels):
-            raise ValueError("give behaviors, environment_parameters, name, tags, add_tags or remove_tags")
+            raise ValueError("give behaviors, environment_parameters, record, name, tags, add_tags or remove_tags")
         if both := sorted({*self.add_tags} & {*self.remove_tags}):
             raise ValueError(f"{', '.join(both)} is to be added and removed")
         return self
@@ -168,7 +170,7 @@ class RunUpdate(RunChanges):
     @property
     def changes_training(self) -> bool:
         """Whether it is about what the trainer does."""
-        return bool(self.behaviors or self.environment_parameters)
+        return bool(self.behaviors or self.environment_parameters) or self.record is not None
 
 
 class AmendmentService:
@@ -186,8 +188,8 @@ class AmendmentService:
     def change(self, run: str, wanted: RunChanges) -> Run:
         """Do what is wanted, all or none. Raises RunNotFound, RunEnded, InvalidEdit."""
         locked = self._runs.lock_live(run)
-        if wanted.behaviors:
-            amended, changes = amend(locked.parsed_config, wanted.behaviors)
+        if wanted.behaviors or wanted.record is not None:
+            amended, changes = amend(locked.parsed_config, wanted.behaviors, wanted.record)
             plain = [{"path": change.path, "old": change.old, "new": change.new} for change in changes]
             if plain:
                 amendment = self._amendments.add(locked, plain, amended)

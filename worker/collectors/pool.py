@@ -26,6 +26,7 @@ from ludus.collector.commands import OpponentAssignment, PolicySpec
 from ludus.collector.segments import Segments
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import State, pack, unpack
+from ludus.config.recording import RecordConfig
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors import events
@@ -41,6 +42,7 @@ from worker.collectors.processes import (
     HostProcess,
     WarmCollector,
 )
+from worker.collectors.recordings import ReceivedRecordings
 from worker.collectors.sessions import OWNER, KeptSnapshots, SimulatorSessions
 
 log = structlog.get_logger()
@@ -67,6 +69,7 @@ class CollectorPool:
         self._teams: set[tuple[str, int]] = set()
         self._refusals: dict[str, commands.Refuse] = {}
         self._kept = KeptSnapshots()
+        self._recordings = ReceivedRecordings(settings.recordings)
 
     def start(self, timeout: float = START_SECONDS) -> list[events.Endpoint]:
         """Start the processes; return where local ones, else the edge reader, listen. Raises CollectorStartError."""
@@ -208,6 +211,12 @@ class CollectorPool:
             self._settings = replace(self._settings, environment_parameters=dict(values), parameter_set=parameter_set)
             self.children.broadcast(commands.Parameters(dict(values), parameter_set, reset))
 
+    def record(self, record: RecordConfig) -> None:
+        """Record other sessions from now on, or within other limits."""
+        with self.lock:
+            self._settings = replace(self._settings, record=record)
+            self.children.broadcast(commands.Record(record))
+
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""
         if self.children.closing:
@@ -234,6 +243,7 @@ class CollectorPool:
         assert child.failure is not None, "the dead have a reason"
         lost = 0
         if isinstance(child, Collector):
+            self._recordings.complete(child.index)
             lost = sum(behavior.forget(child) for behavior in self._runners)
             self._sessions.lose(child)
         if isinstance(child, EdgePlace):
@@ -276,6 +286,8 @@ class CollectorPool:
                     ]
                     state |= {"sessions": sessions, OWNER: child.identity}
                 self._report(events.HandedOver(child.index, state))
+            case messages.Kind.RECORDING if isinstance(child, EdgePlace):
+                self._recordings.take(child.index, frame.payload, self._settings.record)
             case _:
                 self._handle(child, messages.read(frame))
 
@@ -353,6 +365,7 @@ class CollectorPool:
             if child.parameter_set != self._settings.parameter_set:  # they changed while it started
                 parameters, number = self._settings.environment_parameters, self._settings.parameter_set
                 self.children.send_message(child, commands.Parameters(parameters, number, reset=False))
+            self.children.send_message(child, commands.Record(self._settings.record))
             for behavior in self._runners:
                 behavior.introduce(child)
             for refusal in self._refusals.values():

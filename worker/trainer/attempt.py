@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 
 import structlog
 
@@ -162,6 +163,8 @@ class Attempt:
             for name, section in self.config.behaviors.items()
             if section != before.behaviors[name] and name in learners and not learners[name].reconfigure(section)
         ]
+        if self.config.simulators.record != before.simulators.record:
+            self.pool.record(self.config.simulators.record)
         self._report_amended(amendment, sum(learner.learned for learner in learners.values()))
         return restart
 
@@ -182,6 +185,8 @@ def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
         count=local + places.edge,
         edge_places=places.edge,
         ticket_key=None if job.ticket_key is None else bytes.fromhex(job.ticket_key),
+        record=simulators.record,
+        recordings=str(Path(job.scratch) / "recordings"),
         step_timeout=simulators.step_timeout_seconds,
         startup_timeout=simulators.startup_timeout_seconds,
         engine=EngineConfiguration(

@@ -33,6 +33,7 @@ from ludus.protocol.options import (
     SESSION_ID_METADATA,
     TICKET_METADATA,
 )
+from ludus.recordings.file import Direction
 
 log = structlog.get_logger()
 
@@ -137,13 +138,13 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         try:
             message = shallow.Message.FromString(data)
         except DecodeError:
-            return self._garbage(len(data), metadata, context)
+            return self._garbage(data, metadata, context)
         if SESSION_ID_METADATA in metadata:
-            return await self._named(message, len(data), metadata, context)
-        return await self._unnamed(message, len(data), metadata, context)
+            return await self._named(message, data, metadata, context)
+        return await self._unnamed(message, data, metadata, context)
 
     async def _named(
-        self, message: shallow.Message, size: int, metadata: Mapping[str, object], context: ExchangeCall
+        self, message: shallow.Message, data: bytes, metadata: Mapping[str, object], context: ExchangeCall
     ) -> bytes:
         session_id = str(metadata[SESSION_ID_METADATA])
         session = self._sessions.get(session_id)
@@ -161,10 +162,10 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         if not session.was_opened_with(_ticket(metadata)):
             return _refused(context, CloseCode.BAD_TICKET, _ANOTHER_TICKET)
         session.peer = context.peer()  # a bridge may have had to connect again
-        return await self._reply(session, message, size, context)
+        return await self._reply(session, message, data, context)
 
     async def _unnamed(
-        self, message: shallow.Message, size: int, metadata: Mapping[str, object], context: ExchangeCall
+        self, message: shallow.Message, data: bytes, metadata: Mapping[str, object], context: ExchangeCall
     ) -> bytes:
         peer = context.peer()
         line = self._lines.get(peer)
@@ -180,7 +181,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         else:
             session = line.expected
             line.called()
-        reply = await self._reply(session, message, size, context)
+        reply = await self._reply(session, message, data, context)
         if not session.end_sent:
             session.is_queued = True
             try:
@@ -191,9 +192,11 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session.goes_out()
         return reply if session.closed is None else self._goodbye(session, context)
 
-    async def _reply(self, session: UnitySession, message: shallow.Message, size: int, context: ExchangeCall) -> bytes:
+    async def _reply(
+        self, session: UnitySession, message: shallow.Message, data: bytes, context: ExchangeCall
+    ) -> bytes:
         try:
-            reply = await session.call(message, size)
+            reply = await session.call(message, data)
         except asyncio.CancelledError:
             session.end(DISCONNECTED, CONNECTION_LOST, rejoin=True, tell=False)
             raise
@@ -257,9 +260,9 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         if line is not None and line.leave(session):
             del self._lines[peer]
 
-    def _garbage(self, size: int, metadata: Mapping[str, object], context: ExchangeCall) -> bytes:
+    def _garbage(self, data: bytes, metadata: Mapping[str, object], context: ExchangeCall) -> bytes:
         """End the session whose call cannot be read."""
-        error = ProtocolError(CloseCode.MALFORMED_MESSAGE, f"a message of {size} bytes is no UnityMessageProto")
+        error = ProtocolError(CloseCode.MALFORMED_MESSAGE, f"a message of {len(data)} bytes is no UnityMessageProto")
         if SESSION_ID_METADATA in metadata:
             session = self._sessions.get(str(metadata[SESSION_ID_METADATA]))
             if session is not None and not session.was_opened_with(_ticket(metadata)):
@@ -269,6 +272,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
             session = None if line is None else line.expected
         if session is None:
             return _refused(context, error.code, error.message)
+        session.tape.take(Direction.RECEIVED, data)
         session.end_by(error)
         return self._goodbye(session, context)
 

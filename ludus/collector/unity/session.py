@@ -27,6 +27,7 @@ from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
 from ludus.protocol.options import COMMUNICATION_VERSION, GAME_RECEIVES_BYTES, ML_AGENTS_VERSION
+from ludus.recordings.file import Direction
 
 OK = 200
 LOOK_SECONDS = 1.0
@@ -53,6 +54,8 @@ class _Cameras:
 
 class UnitySession(Session):
     """One player. `call` takes a message; its future is the reply."""
+
+    carrier = "unity"
 
     def __init__(
         self,
@@ -111,8 +114,9 @@ class UnitySession(Session):
         """Whether a call that brings this ticket is the player's own; by a port that asks for none, any is."""
         return self._ticket is None or hmac.compare_digest(self._ticket.encode(), ticket.encode())
 
-    def call(self, message: shallow.Message, size: int) -> "asyncio.Future[bytes]":
-        """Take a call of `size` bytes and return its reply to come."""
+    def call(self, message: shallow.Message, data: bytes) -> "asyncio.Future[bytes]":
+        """Take a call, which was read from `data`, and return its reply to come."""
+        self.tape.take(Direction.RECEIVED, data)
         reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self.closed is None and self.waits and message.header.status != OK:
             self._hear_goodbye()  # the pending call was broken off, of which we may hear later
@@ -126,7 +130,7 @@ class UnitySession(Session):
             return reply
         self.last_activity = self._host.now()
         try:
-            check_size(size, self._host.settings.max_message_bytes)
+            check_size(len(data), self._host.settings.max_message_bytes)
             self._receive(message)
         except ProtocolError as error:
             self.end_by(error)
@@ -218,6 +222,7 @@ class UnitySession(Session):
             asyncio.get_running_loop().call_soon(lambda: self.end(error.code.value, error.message, rejoin=False))
             return
         self._note_answer()
+        self.tape.take(Direction.SENT, reply)
         self._reply.set_result(reply)
 
     # Calls ------------------------------------------------------------------------------------------------------
@@ -247,6 +252,7 @@ class UnitySession(Session):
             raise diagnostics.version(version, hello.package_version, COMMUNICATION_VERSION)
         number = self._take_number(self._ticket, self.session_id) if self._ticket is not None else None
         self.number = next(self._host.numbers) if number is None else number
+        self.tape.pin()
         client = f"{self._client} Unity ML-Agents {hello.package_version} (API {version})".strip()
         self._host.listener.welcomed(self, [], client.encode()[:MAX_CLIENT].decode(errors="ignore"))
         self._phase = Phase.SECOND_CALL
@@ -275,6 +281,8 @@ class UnitySession(Session):
             stats = received.stats
             for sentence in received.refused:
                 self._report_problem(CloseCode.BAD_STAT.value, f"{sentence}; it is left out")
+        if output.rl_initialization_output.brain_parameters:
+            self.tape.pin()
         for brain in output.rl_initialization_output.brain_parameters:
             self._brains.setdefault(brain.brain_name, brain)
         batches: list[BehaviorBatch] = []

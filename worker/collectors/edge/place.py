@@ -279,6 +279,8 @@ class Place:
             case Kind.SNAPSHOTS:
                 checks.check_snapshot(frame.payload)
                 self._send_pool(Kind.SNAPSHOTS, frame.payload)
+            case Kind.RECORDING:
+                self._send_pool(Kind.RECORDING, frame.payload)
             case Kind.MESSAGE:
                 self._take_message(checks.read_message(frame), frame)
             case _:
@@ -421,4 +423,5 @@ def _for_strangers(text: str) -> str:
     default = asdict(CollectorSettings(settings.run_id, settings.attempt, settings.seed))
     private = ("bind_host", "advertise_host", "port_range", "ticket_key", "tls_certificate", "tls_key", "tls_client_ca")
     hidden = {name: default[name] for name in (*private, "websocket_range", "unity_port", "log_path")}
+    hidden["recordings"] = None if settings.recordings is None else ""
     return json.dumps({**json.loads(text), **hidden})

@@ -41,6 +41,7 @@ from worker.host.resources import ResourceMeter, kernel_kills
 from worker.host.supervisor.job import ConfigUnreadable, NoGoodCheckpoint, configuration, prepare
 from worker.host.supervisor.lease import Lease, Writes
 from worker.host.supervisor.logs import LogPublisher, Profiles
+from worker.host.supervisor.recordings import RecordingPublisher
 from worker.host.supervisor.scratch import PortTaken, Scratch, hold_port
 from worker.host.supervisor.transfers import (
     ArtifactTransfer,
@@ -214,6 +215,7 @@ class Supervisor:
         self._checkpoints = CheckpointCommits(claim, ledger, self._transfer, self._writes)
         self._log = LogPublisher(claim, ledger, self._transfer, self._writes, scratch)
         self._profiles = Profiles(claim, ledger, self._transfer, self._writes, self._scratch.folder)
+        self._recordings = RecordingPublisher(claim, ledger, self._transfer, self._writes, scratch)
         self._state = RunState.STARTING
         self._requests = UserRequests(claim, ledger, self._profiles)
         self._begun_with: int | None = None
@@ -290,6 +292,7 @@ class Supervisor:
             self._profiles.close()
             trainer.end()
         self._log.publish(last=True)
+        self._recordings.publish(last=True)
         return ending
 
     def _watch(self, trainer: TrainerProcess) -> messages.Finished:
@@ -313,6 +316,7 @@ class Supervisor:
             if now >= next_log:
                 next_log = now + LOG_SECONDS
                 self._log.publish()
+                self._recordings.publish()
             if self._finished is not None and not self._writes and not self._checkpoints:
                 return self._finished
             if self._checkpoints and self._command != "cancel" and not self._stopping():
