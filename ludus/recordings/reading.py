@@ -39,6 +39,8 @@ class Message:
     sentence: str
     batches: Sequence[BehaviorBatch] = ()
     actions: Sequence[ActionBatch] = ()
+    step: int | None = None
+    """Id of a native session's step, or of the step that is answered."""
     code: str = ""
     """Of a Close."""
     problem: str = ""
@@ -111,8 +113,8 @@ class Interpreter:
             text = "; ".join(step_text(batches, decode_stats(step)))
         except ProtocolError as error:
             problem = f"{error.code.value}: {error.message}"
-            return Message("step", f"{head}: {problem}", problem=problem)
-        return Message("step", f"{head}: {text or 'nothing'}", batches)
+            return Message("step", f"{head}: {problem}", step=step.step_id, problem=problem)
+        return Message("step", f"{head}: {text or 'nothing'}", batches, step=step.step_id)
 
     def _response(self, data: bytes) -> Message:
         response = pb.ConnectResponse.FromString(data)
@@ -145,7 +147,8 @@ class Interpreter:
             return Message("actions", f"Actions for step {message.step_id}: {problem}", problem=problem)
         counts = ", ".join(f"{len(batch.continuous)} of {batch.behavior}" for batch in actions)
         news = ", with environment parameters" if message.environment_parameters or message.samplers else ""
-        return Message("actions", f"Actions for step {message.step_id}: {counts or 'none'}{news}", actions=actions)
+        sentence = f"Actions for step {message.step_id}: {counts or 'none'}{news}"
+        return Message("actions", sentence, actions=actions, step=message.step_id)
 
     # Unity ------------------------------------------------------------------------------------------------------
 

@@ -233,6 +233,7 @@ class UnitySession(Session):
         elif self._phase is Phase.AGENTS:
             self._step(message.unity_output)
         elif self._phase is Phase.SECOND_CALL:
+            self.tape.pin()
             self._phase, self._ready_at = Phase.AGENTS, self._host.now()
             # As in ML-Agents, the engine configuration goes with the first reset, behind the environment parameters.
             settings = self._host.settings
