@@ -49,6 +49,8 @@ Take = Callable[[Arena, Segments], None]
 """Takes closed segments of experience."""
 HORIZON: Final = 64
 BLOCKS: Final = 20_000
+PREAMBLE: Final = 2
+"""Calls of a Unity player before its agents."""
 TURNS: Final = 20
 """Turns of the event loop without news, after which a collector has said all that it has to say."""
 OF_THE_SERVER: Final = frozenset(
@@ -244,6 +246,8 @@ class _NativeGame:
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._sent: list[bytes] = []
         self._resets = 0
+        self.lacks_resets = False
+        """Whether resets went out that the recording lacks, until the first step says how many."""
         handler: Any = SimulationHandler(collector.host).service(_Connect())
         self._serving = asyncio.ensure_future(handler.stream_stream(None, self))
 
@@ -283,8 +287,10 @@ class _NativeGame:
         if request is not None and kind == "hello":
             request.hello.resumes = False
             data = request.SerializeToString()
-        while request is not None and kind == "step" and request.step.reset_id > self._resets and self.reset():
-            pass
+        if request is not None and kind == "step":
+            while self.lacks_resets and request.step.reset_id > self._resets and self.reset():
+                pass
+            self.lacks_resets = False
         await settled(self._sent)
         self._sent.clear()
         self._inbox.put_nowait(data)
@@ -315,6 +321,8 @@ class _UnityGame:
         self._handler = UnityHandler(collector.host, tickets=False)
         self._metadata = ((SESSION_ID_METADATA, session_id or "replay"),)
         self._calls: list[asyncio.Task[bytes]] = []
+        self.lacks_resets = False
+        """Without effect: players do not count resets."""
 
     async def play(self, data: bytes) -> list[bytes]:
         """Make a call; return its reply, or nothing where none comes."""
@@ -397,6 +405,12 @@ class Replay:
                     result.findings += [finding] if finding.matters else []
                     if finding.matters or everything:
                         report(finding)
+                if collector.done.done():
+                    failed = f"the collector fails: {collector.done.exception()!r}"
+                    finding = Finding(heard[0], heard[1].seconds, heard[2].sentence, "", failed, differs=True)
+                    result.findings.append(finding)
+                    report(finding)
+                    return result
                 if result.ended:
                     break
             collector.tick()
@@ -435,8 +449,9 @@ class Replay:
     ) -> Iterator[Finding]:
         """Play a message of the game; return what is to be said about it."""
         number, frame, message = heard
+        game.lacks_resets |= bool(frame.direction & Direction.BEFORE)
         was_reset = any(one.kind == "reset" for _, _, one in said)
-        if isinstance(game, _UnityGame) and was_reset and self.result.received > 1:
+        if isinstance(game, _UnityGame) and was_reset and self.result.received >= PREAMBLE:
             game.reset()  # it goes out with the reply
         actions = [batch for _, _, one in said for batch in one.actions]
         if isinstance(game, _NativeGame):
@@ -458,8 +473,8 @@ class Replay:
             for problem in problems
         ]
         differs, then, now = compared([one for _, _, one in said], actions, answers)
-        if message.problem and not differs and not then:
-            then = message.problem
+        if isinstance(game, _UnityGame) and was_reset and self.result.received <= PREAMBLE and not differs:
+            then = ""  # every player's second call is answered so
         return iter([*findings, Finding(number, frame.seconds, message.sentence, then, now, differs)])
 
     def _ends(self, said: Sequence[Numbered], answers: Sequence[Message]) -> Iterator[tuple[list[Message], str]]:
@@ -476,8 +491,10 @@ def compared(then: Sequence[Message], actions: Sequence[ActionBatch], now: Seque
     """
     end_then, end_now = _end(then), _end(now)
     shapes_then, shapes_now = _shapes(actions), _shapes([batch for one in now for batch in one.actions])
-    words_then = "; ".join(one.sentence for one in then) or "nothing"
-    words_now = "; ".join(one.sentence for one in now) or "nothing"
+    words_then, words_now = (
+        "; ".join(one.sentence for one in answers if one.kind not in {"wait", "save"}) or "nothing"
+        for answers in (then, now)
+    )
     if end_then in OF_THE_SERVER:
         return False, f"{words_then} (no message of the game has caused it)", words_now
     if end_then != end_now:

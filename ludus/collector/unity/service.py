@@ -273,6 +273,7 @@ class UnityHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic
         if session is None:
             return _refused(context, error.code, error.message)
         session.tape.take(Direction.RECEIVED, data)
+        session.tape.take(Direction.SENT, CLOSING_REPLY)
         session.end_by(error)
         return self._goodbye(session, context)
 
