@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from server.kit.errors import InvalidArtifactPath
 
@@ -201,3 +201,9 @@ class SeekableFile(io.RawIOBase):
             data = file.read(count)
         self._position += len(data)
         return data
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer, for `io.BufferedReader`; return how many bytes."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

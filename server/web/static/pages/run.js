@@ -13,6 +13,7 @@ import { Health } from "../parts/health.js";
 import { Logs } from "../parts/logs.js";
 import { MetricFilter, usePins } from "../parts/metric_filter.js";
 import { BestModel, Checkpoints } from "../parts/models.js";
+import { Recordings } from "../parts/recordings.js";
 import { Fact, Failure, Missing, Outcomes, Progress, State, Tags } from "../parts/signs.js";
 import { HowToJoin, Simulators } from "../parts/simulators.js";
 import { Timeline, useRunEvents } from "../parts/timeline.js";
@@ -20,7 +21,7 @@ import { Lessons } from "../parts/lessons.js";
 import { LadderView } from "../parts/ladder.js";
 import { CopyLink } from "./compare.js";
 
-const TABS = ["overview", "charts", "timeline", "lessons", "opponents", "models", "simulators", "logs", "config"];
+const TABS = ["overview", "charts", "timeline", "lessons", "opponents", "models", "simulators", "recordings", "logs", "config"];
 /** Seconds between two looks at a run that is live: while it is young, and later, when a curve changes slowly. */
 const YOUNG = 120;
 const OFTEN = 4;
@@ -49,7 +50,7 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   const { behaviors, environment_parameters: parameters } = run.config;
   const opponents = run.self_play || run.kind === "match" || JSON.stringify(behaviors ?? {}).includes('"self_play":{');
   const taught = Object.keys(parameters ?? {}).length > 0;
-  const hidden = [!taught && "lessons", !opponents && "opponents", run.kind === "clone" && "simulators"];
+  const hidden = [!taught && "lessons", !opponents && "opponents", run.kind === "clone" && "simulators", run.kind === "clone" && "recordings"];
   const shown = TABS.filter((each) => !hidden.includes(each));
   const { created_at: created, started_at: began, finished_at: ended } = run;
   const since = ended ? `ended ${ago(ended)}` : began ? `began ${ago(began)}` : `created ${ago(created)}`;
@@ -78,6 +79,8 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
     ${tab === "opponents" && html`<${LadderView} ladder=${run.id} live=${live} empty="No match was played yet." />`}
     ${tab === "models" && html`<${Checkpoints} run=${run} live=${live} />`}
     ${tab === "simulators" && html`<${Simulators} run=${run} live=${live} />`}
+    ${tab === "recordings" && html`<${Recordings} run=${run} live=${live}>
+      <${MetricChart} metric=${REWARD} runs=${charted(run)} tick=${tick} marks=${marksOf(events, takeover)} /><//>`}
     ${tab === "logs" && html`<${Logs} run=${run.id} live=${live} />`}
     ${tab === "config" && html`<${ConfigTab} run=${run} />`}
     ${!shown.includes(tab) &&
