@@ -239,16 +239,16 @@ def run_client(scenario: Scenario, turns: Any, answers: Any, seconds: float) -> 
 # Measuring ---------------------------------------------------------------------------------------------------------
 
 
-class _Bench:
+class Bench:
     """One scenario's servers and client."""
 
-    def __init__(self, scenario: Scenario, seconds: float) -> None:
+    def __init__(self, scenario: Scenario, seconds: float, settings: CollectorSettings | None = None) -> None:
         self.scenario = scenario
         context = multiprocessing.get_context("spawn")
         port = context.Value("i", 0)
         self._echo = context.Process(target=_run_echo, args=(port,), daemon=True)
         self._echo.start()
-        self._pool = CollectorPool(CollectorSettings("bench", 1, 7))
+        self._pool = CollectorPool(settings or CollectorSettings("bench", 1, 7))
         self.collector_port = self._pool.start()[0].port
         self._ticks, theirs = context.Pipe()
         self._answers, ours = context.Pipe(duplex=False)
@@ -295,7 +295,7 @@ class _Bench:
 
 def measure(scenario: Scenario, seconds: float, rounds: int) -> Result:
     """Take turns between echo and collector."""
-    bench = _Bench(scenario, seconds)
+    bench = Bench(scenario, seconds)
     try:
         bench.turn(collector=True)  # admission and warm-up
         echo, collector, slowest = [], [], []

@@ -216,6 +216,7 @@ class _NoLearner(LearnerConnection):
 
     def frozen_policy(self, frame: LearnerFrame) -> FloatArray:
         """Refuse: there is no self-play."""
+        del frame
         raise AssertionError("no policy is named")
 
     def deliver(self, runner: int, arena: Arena, segments: Segments) -> Sequence[int]:
@@ -266,6 +267,7 @@ class _NativeGame:
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Metadata = ()) -> None:
         """Never called."""
+        del code, details, trailing_metadata
         raise AssertionError("a stream with a session is not aborted")
 
     async def read(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The flight recorder of a whole stack: recordings are stored, read, replayed and deleted; a kill costs the last second."""
+"""The flight recorder of a whole stack: recordings are stored, read, replayed, deleted; a kill costs one second."""
 
 import asyncio
 import subprocess

@@ -5,9 +5,11 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+from ludus.recordings.file import End
 from ludus.schemas import STEPS_PER_SECOND
 from server.ladders.repository import LadderRepository
 from server.runs.events.repository import Note, record
+from tests.recordings import store as store_recording
 from tests.server.app.world import CARTPOLE, Trainer, World
 from tests.server.ladders.played import SELF_PLAY, make_match, rate_all
 from tests.server.runs.test_environment_parameters import CONFIG as LESSONS
@@ -35,6 +37,7 @@ def train(world: World, scratch: Path, name: str = "walker", *, summaries: int =
     trainer.ledger.simulators.plays("one", ["CartPole"], 12)
     scratch.mkdir(exist_ok=True)
     trainer.save(3000, {"CartPole.onnx": b"no real model"}, scratch, score=437.5 + shift)
+    store_recording(trainer, scratch, steps=200)
     trainer.write_log("trainer.log", b"".join(b"line %d\n" % number for number in range(500)), scratch)
     return trainer
 
@@ -50,6 +53,7 @@ def fail(world: World, scratch: Path) -> Trainer:
     with world.services.database.write() as session:
         record(session, trainer.run_id, Note("hostile_text", HOSTILE, "error"))
     scratch.mkdir(exist_ok=True)
+    store_recording(trainer, scratch, end=End("error", HOSTILE[:60], HOSTILE, (HOSTILE[:60],)))
     trainer.write_log("trainer.log", HOSTILE.encode(), scratch)
     trainer.ledger.move("FAILED", reason="simulators_lost", detail=HOSTILE)  # type: ignore[arg-type]  # as in the database
     return trainer

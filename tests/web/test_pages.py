@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]
 
 PAGES = ("", "ui/runs", "ui/ladders", "ui/models", "ui/fleet", "ui/new", "ui/admin", "ui/login")
 PARTS = ("?part=webhooks", "?part=audit", "?part=storage")
-TABS = ("", "/charts", "/timeline", "/models", "/simulators", "/logs", "/config")
+TABS = ("", "/charts", "/timeline", "/models", "/simulators", "/recordings", "/logs", "/config")
 FILLED = (
     *PAGES,
     *(f"ui/admin{part}" for part in PARTS),
@@ -118,7 +118,7 @@ def test_now_shows_a_run_that_no_worker_can_train_under_what_needs_you(filled: W
 
 
 HOSTILE_PLACES = (
-    *(f"ui/runs/nightly-412{tab}" for tab in ("", "/timeline", "/simulators", "/logs", "/charts")),
+    *(f"ui/runs/nightly-412{tab}" for tab in ("", "/timeline", "/simulators", "/recordings", "/logs", "/charts")),
     *("", "ui/runs?state=FAILED", "ui/fleet", "ui/admin?part=webhooks"),
 )
 

@@ -41,7 +41,7 @@ export function Recordings({ run, live, children }) {
   return html`<p class="sentence">${said(run)}</p>
     ${chosen && html`<div class="columns">
       <section class="card"><${Playback} key=${chosen.id} run=${run.id} recording=${chosen} /></section>
-      <section class="card">${children}</section></div>`}
+      <div>${children}</div></div>`}
     ${found.length
       ? cardTable(found, /** @type {any} */ (columns))
       : html`<${Missing} ...${answer}>Nothing is recorded of this run.<//>`}`;
@@ -107,7 +107,7 @@ function Playback({ run, recording }) {
       <small>message ${frame?.number ?? 0} of ${count(recording.frames)}, ${number(frame?.seconds ?? 0)} s</small>
     </div>
     ${recording.frames > MOST && html`<p class="small">The first ${count(MOST)} messages are shown.</p>`}
-    ${life && html`<div class="row">
+    ${life && html`<div class="row" style=${{ marginTop: "8px" }}>
         <select aria-label="Agent" value=${chosen} onChange=${withValue((agent) => set({ agent }))}>
           ${names.map((name) => html`<option key=${name} value=${name}>${plain(name, 100)}</option>`)}
         </select>
