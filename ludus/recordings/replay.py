@@ -372,11 +372,11 @@ class Replay:
         make_player: MakePlayer | None = None,
         *,
         taken: Take = lambda *_: None,
-        answered: Callable[[Sequence[ActionBatch]], None] = lambda _: None,
+        answered: Callable[[Message, Sequence[ActionBatch]], None] = lambda *_: None,
         horizon: int = HORIZON,
     ) -> None:
-        """`taken` gets closed segments. `answered` is called with the actions that were given then, before the message
-        is played that they answer. Raises BadRecording.
+        """`taken` gets closed segments. `answered` is called with a message of the game and the actions that it was
+        answered with then, before it is played. Raises BadRecording.
         """
         self._recording = Recording(file)
         self._make = make_player or (lambda spec: RandomPlayer(spec.actions))
@@ -458,7 +458,7 @@ class Replay:
         actions = [batch for _, _, one in said for batch in one.actions]
         if isinstance(game, _NativeGame):
             actions = self._answers.get(message.step or 0, [])
-        self._answered(actions)
+        self._answered(message, actions)
         self._now.read(frame)  # the behaviors that it announces
         known = len(self._link.problems)
         answers = [self._now.read(Frame(frame.seconds, Direction.SENT, data)) for data in await game.play(frame.data)]
