@@ -152,11 +152,17 @@ class _Players(PolicyFactory):
     """Makes players in place of networks."""
 
     def __init__(self, make: MakePlayer) -> None:
+        self.error: ValueError | None = None
+        """Why a player cannot be made: no fault of the collector, which asks for it."""
         self._make = make
 
     def policy(self, spec: BehaviorSpec, *_: Any, **__: Any) -> Any:
         """Make the player of a behavior."""
-        return _PlayerPolicy(spec, self._make(spec))
+        try:
+            player = self._make(spec)
+        except ValueError as error:
+            self.error, player = error, RandomPlayer(spec.actions)
+        return _PlayerPolicy(spec, player)
 
 
 class _NoLearner(LearnerConnection):
@@ -391,12 +397,13 @@ class Replay:
     async def run(self, report: Callable[[Finding], None] = lambda _: None, *, everything: bool = False) -> Replayed:
         """Play the recording, and report what happens, as it happens. `everything`: every message, too.
 
-        Raises BadRecording.
+        Raises BadRecording, and ValueError of `make_player`.
         """
         header, result = self._recording.header, self.result
         settings = CollectorSettings(header.run_id or "replay", max(header.attempt, 1), header.seed)
         start = commands.Settings(0, 0, max(header.number, 0), 1, settings.to_json())
-        collector = CollectorServer(self._link, _Players(self._make), start)
+        players = _Players(self._make)
+        collector = CollectorServer(self._link, players, start)
         collector.listen()
         make = _UnityGame if header.carrier == "unity" else _NativeGame
         game = make(collector, header.session_id)
@@ -407,15 +414,17 @@ class Replay:
                     result.findings += [finding] if finding.matters else []
                     if finding.matters or everything:
                         report(finding)
+                if players.error is not None:
+                    raise players.error
                 if collector.done.done():
                     failed = f"the collector fails: {collector.done.exception()!r}"
                     finding = Finding(heard[0], heard[1].seconds, heard[2].sentence, "", failed, differs=True)
                     result.findings.append(finding)
                     report(finding)
                     return result
+                collector.tick()  # which delivers closed segments
                 if result.ended:
                     break
-            collector.tick()
             result.steps = self._link.steps
         finally:
             await game.close()

@@ -1,8 +1,6 @@
 """The flight recorder of a whole stack: recordings are stored, read, replayed, deleted; a kill costs one second."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,9 +58,6 @@ def test_a_run_records_its_sessions_when_it_is_told_to(client: Client, play: Pla
     shown = list(client.recordings.frames(run.id, stopped.id, limit=450))
     assert [frame.number for frame in shown] == list(range(1, len(shown) + 1))
     assert any(part.rewards for frame in shown for part in frame.behaviors)
-    program = [sys.executable, "-m", "ludus", "replay", str(tmp_path / f"{died.id}.ludusrec")]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=100)
-    assert (done.returncode, "0 differences" in done.stdout) == (0, True), done.stdout + done.stderr
 
     client.recordings.delete(run.id, stopped.id)
     with pytest.raises(ApiError, match=stopped.id):
