@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ludus.collector.settings import CollectorSettings
+from ludus.config.recording import RecordConfig
 from ludus.protocol.environment_parameters import Constant, MultiRangeUniform
 from ludus.protocol.side_channels import EngineConfiguration
 from ludus.protocol.tls import TlsFiles
@@ -51,6 +52,8 @@ OTHER_THAN_DEFAULT: dict[str, Any] = {
     "engine": EngineConfiguration(width=320, time_scale=2.5),
     "num_areas": 4,
     "unity_port": 5004,
+    "record": RecordConfig(share=0.5, errors=False),
+    "recordings": "/scratch/recordings",
     "log_path": "/scratch/trainer.log",
 }
 

@@ -50,6 +50,44 @@ def test_changes_come_with_old_and_new(config: RunConfig) -> None:
     assert config.behaviors["Walker"].max_steps == 1000
 
 
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (True, {"share": 1.0}),
+        (0.25, {"share": 0.25}),
+        ({"share": 0.5, "max_seconds": 10}, {"share": 0.5, "max_seconds": 10.0}),
+        ({"errors": False}, {"errors": False}),
+    ],
+)
+def test_what_is_recorded_changes_and_nothing_else(config: RunConfig, record: object, expected: dict[str, Any]) -> None:
+    amended, changes = amend(config, {}, record)
+
+    paths = {f"simulators.record.{key}": value for key, value in expected.items()}
+    assert {change.path: change.new for change in changes} == paths
+    assert apply_changes(config, paths) == amended
+    assert amended.simulators.record == config.simulators.record.model_copy(update=expected)
+    back, _ = amend(amended, {}, False)
+    assert back.simulators.record.share == 0.0
+    assert back.simulators.record.max_seconds == amended.simulators.record.max_seconds, "other keys stay"
+
+
+@pytest.mark.parametrize(
+    ("record", "path"),
+    [
+        (2, "simulators.record.share"),
+        ({"share": -1}, "simulators.record.share"),
+        ({"shard": 1}, "simulators.record.shard"),
+        ({"sessions": 0}, "simulators.record.sessions"),
+        ({"errors": "perhaps"}, "simulators.record.errors"),
+    ],
+)
+def test_a_bad_recording_is_refused_with_its_path(config: RunConfig, record: object, path: str) -> None:
+    with pytest.raises(InvalidEdit) as caught:
+        amend(config, {}, record)
+
+    assert [problem.path for problem in caught.value.problems] == [path]
+
+
 def test_what_follows_from_a_change_changes_too(config: RunConfig) -> None:
     _, changes = amend(config, {"Swimmer": {"max_steps": 8000}})
 
