@@ -33,7 +33,7 @@ from ludus.collector.stats import StatSums
 from ludus.collector.ticks import BatchTicks
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.tickets import TicketChecker
-from ludus.recordings.tape import FlightRecorder, Sink, folder_sink
+from ludus.recordings.tape import BACKLOG_BYTES, FlightRecorder, Sink, folder_sink
 
 log = structlog.get_logger()
 
@@ -107,6 +107,8 @@ class CollectorServer:
         elif settings.recordings is not None:  # beside the games: the learner's host has the folder
 
             def sink(name: str, data: bytes, last: bool) -> None:
+                if self.link.waiting > BACKLOG_BYTES:  # games would wait for recordings
+                    raise OSError("the network is slower than the recording")
                 payload = f"{'!' if last else '.'}{name}\n".encode() + data
                 self._loop.call_soon_threadsafe(self.link.send, Kind.RECORDING, payload)
 

@@ -28,6 +28,8 @@ PART: Final = ".part"
 """Follows the name of a file that is still written."""
 MOST_BYTES: Final = 256 << 20
 """Largest payload of a chunk, and most bytes that it unpacks to."""
+LATEST: Final = 2.0**32
+"""Of times in seconds."""
 LEVEL: Final = 1
 """Of zlib: the fastest."""
 _CHUNK: Final = struct.Struct("<BII")
@@ -271,12 +273,20 @@ def _record(kind: type[Any], payload: bytes) -> Any:
         raise BadRecording(f"the recording's {kind.__name__.lower()} cannot be read: {error}") from None
     for name, example in asdict(_EXAMPLES[kind]).items():
         value = getattr(record, name)
-        is_number = isinstance(example, float) and isinstance(value, int | float) and math.isfinite(value)
-        is_legal = is_number or (isinstance(value, type(example)) and not isinstance(value, float))
-        texts = value if isinstance(value, tuple) else ()
-        if isinstance(value, bool) or not is_legal or not all(isinstance(text, str) for text in texts):
+        if not _is_like(value, example):
             raise BadRecording(f"the recording's {kind.__name__.lower()} has {name} {str(value)[:80]!r}")
     return record
+
+
+def _is_like(value: object, example: object) -> bool:
+    """Whether a value is of the kind of an example, and in a range that every reader can store and show."""
+    if isinstance(example, tuple):
+        return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
+    if isinstance(example, str) or isinstance(value, bool):
+        return isinstance(value, str)
+    if isinstance(example, float):
+        return isinstance(value, int | float) and 0 <= value <= LATEST
+    return isinstance(value, int) and -1 <= value < 2**63
 
 
 _EXAMPLES: Final[dict[type, Any]] = {Header: Header("", 0, "", 0, "", 0.0), End: TORN}
@@ -286,7 +296,7 @@ def _frames_head(payload: bytes) -> tuple[int, int, float, float]:
     if len(payload) < _FRAMES_HEAD.size:
         raise BadRecording("a chunk of frames has no head")
     count, size, first, last = _FRAMES_HEAD.unpack_from(payload)
-    if not (math.isfinite(first) and math.isfinite(last)) or size > MOST_BYTES or count * _FRAME.size > size:
+    if not (abs(first) <= LATEST and abs(last) <= LATEST) or size > MOST_BYTES or count * _FRAME.size > size:
         raise BadRecording(f"a chunk of frames says that it has {count} in {size} bytes")
     return count, size, first, last
 

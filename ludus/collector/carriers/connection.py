@@ -30,6 +30,9 @@ class AdmittedMemory:
 class LearnerConnection(ABC):
     """Used in the event loop only. Nothing waits: what can't be sent at once is queued."""
 
+    waiting = 0
+    """Bytes that wait for the network, where there is one."""
+
     @abstractmethod
     def begin(self, take: Callable[[Sequence[Frame]], None], lost: Callable[[], None]) -> None:
         """Receive frames from now on. `lost` is called when the learner is gone; nothing is sent or received then."""
