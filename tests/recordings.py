@@ -14,7 +14,7 @@ from ludus.protocol.codec import encode_answer, encode_step
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.protocol.specs import spec_to_message
 from ludus.recordings.file import Direction, End, Frame, Header, pack_end, pack_frames, pack_header
-from server.recordings.repository import NewRecording
+from server.simulators.recordings.repository import NewRecording
 from tests.server.app.world import Trainer
 
 SPEC = BehaviorSpec("CartPole", (ObservationSpec((4,)),), ActionSpec(1, (2,)))

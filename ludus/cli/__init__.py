@@ -64,6 +64,7 @@ EXTRAS: Mapping[str, str] = {
     "gateway": "server",
     "migrate": "server",
     "play": "play",
+    "replay": "collect",
     "server": "server",
     "simulate": "gymnasium",
     "unity": "collect",

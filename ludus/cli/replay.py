@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import structlog
 
 from ludus.cli.client import Failure
 from ludus.cli.exits import Exit
@@ -20,7 +19,7 @@ from ludus.play.players import Player, RandomPlayer
 from ludus.protocol.spec import BehaviorSpec
 from ludus.recordings.file import BadRecording, Summary, summarize
 from ludus.recordings.reading import frame_text, shown_frames
-from ludus.recordings.replay import Finding, MakePlayer, Replay, Replayed
+from ludus.recordings.result import Finding, Replayed
 
 LEARNERS: Final = "ludus.replay"
 """Entry point group: `learn` feeds a recording to a learner. The worker's package has it."""
@@ -68,7 +67,6 @@ def replay(
       1  they differ, or FILE is no recording
       2  the command line is wrong
     """
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # the collector's log
     try:
         summary = summarize(file)
         if inspect is not None:
@@ -86,13 +84,18 @@ def replay(
     sys.exit(Exit.REFUSED if result.differences else Exit.OK)
 
 
-async def _play(file: Path, make: MakePlayer, *, everything: bool, as_json: bool) -> Replayed:
+async def _play(file: Path, make: Callable[[BehaviorSpec], Player], *, everything: bool, as_json: bool) -> Replayed:
+    import structlog  # noqa: PLC0415  a light installation has neither
+
+    from ludus.recordings.replay import Replay  # noqa: PLC0415
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # the collector's log
     with file.open("rb") as opened:
         report: Callable[[Finding], None] = (lambda _: None) if as_json else _print_finding
         return await Replay(opened, make).run(report, everything=everything)
 
 
-def _players(models: tuple[str, ...], seed: int) -> MakePlayer:
+def _players(models: tuple[str, ...], seed: int) -> Callable[[BehaviorSpec], Player]:
     chosen: Mapping[str, str] = {
         name if equals else "": path if equals else name
         for name, equals, path in (model.partition("=") for model in models)

@@ -11,7 +11,6 @@ same: resets between are made up for.
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
 import grpc
@@ -43,6 +42,7 @@ from ludus.protocol.options import SESSION_ID_METADATA
 from ludus.protocol.spec import BehaviorSpec
 from ludus.recordings.file import Direction, Frame, Recording
 from ludus.recordings.reading import Interpreter, Message
+from ludus.recordings.result import Finding, Replayed
 
 MakePlayer = Callable[[BehaviorSpec], Player]
 Take = Callable[[Arena, Segments], None]
@@ -73,47 +73,6 @@ OF_THE_SERVER: Final = frozenset(
     }
 )
 """Ends of sessions that no message of the game has caused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What happened at a frame, then or now."""
-
-    frame: int
-    """Its number, from 1."""
-    seconds: float
-    what: str
-    """The message of the game in words."""
-    then: str
-    """What the server answered when it was recorded; empty if that does not matter."""
-    now: str
-    differs: bool
-
-    @property
-    def matters(self) -> bool:
-        """Whether it is more than an answer of the same kind."""
-        return self.differs or bool(self.then) or self.now.startswith("a problem")
-
-
-@dataclass(slots=True)
-class Replayed:
-    """The result of a replay."""
-
-    frames: int = 0
-    received: int = 0
-    """Messages of the game that were played."""
-    answers: int = 0
-    """Messages of the server, now."""
-    steps: int = 0
-    """Steps of experience that were delivered."""
-    ended: bool = False
-    """Whether the session has ended now: the rest was not played."""
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def differences(self) -> int:
-        """Findings that differ."""
-        return sum(finding.differs for finding in self.findings)
 
 
 class _PlayerPolicy:

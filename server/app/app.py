@@ -39,7 +39,6 @@ from server.lifecycle.routes import router as runs
 from server.metrics.routes import files as metric_files
 from server.metrics.routes import many as series
 from server.metrics.routes import router as metrics
-from server.recordings.routes import router as recordings
 from server.runs.events.routes import of_project as project_events
 from server.runs.events.routes import router as events
 from server.runs.routes import attempts
@@ -47,6 +46,7 @@ from server.runs.routes import router as run_details
 from server.runs.stored_configs.routes import presets
 from server.runs.stored_configs.routes import router as configs
 from server.runs.waits import LIMIT as WAITERS
+from server.simulators.recordings.routes import router as recordings
 from server.simulators.routes import collectors
 from server.simulators.routes import of_all_runs as all_simulators
 from server.simulators.routes import router as simulators

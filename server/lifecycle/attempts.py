@@ -28,7 +28,6 @@ from server.lifecycle.leases.repository import (
     end_without_result,
 )
 from server.metrics.repository import MetricRepository, MetricWriter, PackingRepository
-from server.recordings.repository import RecordingWriter
 from server.runs.amendments import AmendmentWriter
 from server.runs.attempts import AttemptFence, Listening, Moved, Observer, Recorded, Released, Renewed
 from server.runs.diagnosis import TimeSpent
@@ -37,6 +36,7 @@ from server.runs.events.repository import UNTRACKED, Note, lock_run, move
 from server.runs.health import HealthWriter
 from server.runs.models import Attempt, Log, Run
 from server.runs.profiles import ProfileWriter
+from server.simulators.recordings.repository import RecordingWriter
 from server.simulators.repository import broken_games
 from server.simulators.writer import CollectorWriter, SimulatorWriter
 

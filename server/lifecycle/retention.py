@@ -22,9 +22,9 @@ from server.ladders.refs import LadderNotFound
 from server.ladders.repository import LadderRepository
 from server.lifecycle.deletion import DeletionRepository
 from server.lifecycle.service import ROWS, DeletionService, RunInUse
-from server.recordings.repository import RecordingRepository
 from server.runs.events.repository import EventRepository
 from server.runs.repository import RunRepository
+from server.simulators.recordings.repository import RecordingRepository
 from server.simulators.repository import SimulatorRepository
 
 PAUSE_SECONDS = 60.0

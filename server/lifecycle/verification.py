@@ -16,8 +16,8 @@ from server.kit.db.keyset import parts
 from server.kit.db.repository import Repository
 from server.kit.errors import ArtifactNotFound
 from server.metrics.models import MetricArchive
-from server.recordings.repository import Recording
 from server.runs.models import DeletedRun, Log, Run
+from server.simulators.recordings.repository import Recording
 
 
 @dataclass(frozen=True, slots=True)

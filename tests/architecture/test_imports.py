@@ -22,6 +22,8 @@ EXTRAS = (
     "ludus.collector",
     "ludus.config",
     "ludus.logging",
+    "ludus.recordings.replay",
+    "ludus.recordings.tape",
     "ludus.validation",
 )
 """What imports the packages of an extra: environments, or `ludus[collect]`, whose memory is shared on Linux alone."""

@@ -29,7 +29,8 @@ from ludus.recordings.file import (
     summarize,
 )
 from ludus.recordings.reading import Interpreter, frame_text, shown_frames
-from ludus.recordings.replay import Finding, Replay, Replayed
+from ludus.recordings.replay import Replay
+from ludus.recordings.result import Finding, Replayed
 from tests.ludus.collector.stack import SPEC, Learner, Simulator, edge_collectors, learner, player
 from tests.ludus.collector.test_native import MAX_BYTES, MISTAKES
 from tests.ludus.collector.unity.raw import GOODBYE, Raw, agents

@@ -12,7 +12,7 @@ from server.kit.db.ids import new_id
 from server.kit.errors import LudusError
 from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
-from server.recordings.repository import NewRecording
+from server.simulators.recordings.repository import NewRecording
 from worker.host.supervisor.lease import Writes
 from worker.host.supervisor.transfers import ArtifactTransfer
 

@@ -23,8 +23,8 @@ from server.kit.http.listing import ListPage, PagingDep
 from server.kit.http.parameters import RunKey
 from server.kit.http.resources import list_of, resource
 from server.kit.http.services import DatabaseDep, ServicesDep
-from server.recordings.repository import RecordingInvalid, RecordingNotFound, RecordingRepository
 from server.runs.repository import RunRepository
+from server.simulators.recordings.repository import RecordingInvalid, RecordingNotFound, RecordingRepository
 
 router = APIRouter(prefix="/v1/runs/{run:name}/recordings", tags=["recordings"])
 
