@@ -85,11 +85,9 @@ def replay(
 
 
 async def _play(file: Path, make: Callable[[BehaviorSpec], Player], *, everything: bool, as_json: bool) -> Replayed:
-    import structlog  # noqa: PLC0415  a light installation has neither
+    from ludus.recordings.replay import Replay  # noqa: PLC0415  a light installation has no collector
 
-    from ludus.recordings.replay import Replay  # noqa: PLC0415
-
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # the collector's log
+    _log_to_stderr()
     with file.open("rb") as opened:
         report: Callable[[Finding], None] = (lambda _: None) if as_json else _print_finding
         return await Replay(opened, make).run(report, everything=everything)
@@ -127,12 +125,20 @@ def _inspect(file: Path, wanted: str, summary: Summary, *, as_json: bool) -> Non
                 echo(text, kept="\n")
 
 
+def _log_to_stderr() -> None:
+    """Keep the collector's log out of the answer."""
+    import structlog  # noqa: PLC0415  a light installation has none
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
 def _learn(file: Path, summary: Summary) -> int:
     for entry in entry_points(group=LEARNERS, name="learn"):
         try:
             learn = entry.load()
         except ModuleNotFoundError:  # the wheel of the client names it, too
             continue
+        _log_to_stderr()
         return int(learn(file, summary, echo))
     raise Failure("--learn needs the extra `worker`: pip install '.[worker]' in Ludus' repository", Exit.REFUSED)
 
