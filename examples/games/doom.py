@@ -21,5 +21,5 @@ class SmallScreen(gymnasium.ObservationWrapper):
 
 
 def basic() -> gymnasium.Env:
-    """One monster, 300 game tics, four of them each step; -1 a tic, -5 a shot that misses, 106 for the one that hits."""
+    """One monster, 300 game tics, four of them each step; -1 a tic, -5 a miss, 106 for the hit."""
     return SmallScreen(gymnasium.make("VizdoomBasic-v1", frame_skip=4))

@@ -32,5 +32,5 @@ def door_key() -> gymnasium.Env:
 
 
 def memory() -> gymnasium.Env:
-    """Look at an object, walk down a corridor, and turn to its like: a policy without a memory is right half the time."""
+    """Look at an object, walk down a corridor, and turn to its like: without a memory that is a guess."""
     return OneHotView(gymnasium.make("MiniGrid-MemoryS7-v0"))

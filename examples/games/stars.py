@@ -57,7 +57,7 @@ class Stars(gymnasium.Env):
     def __init__(self) -> None:
         self.screen = pygame.Surface((SIZE, SIZE))  # in memory: no window, no display
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:  # noqa: ARG002  Gymnasium names it
         """Begin a game."""
         super().reset(seed=seed)
         self.game = Game(int(self.np_random.integers(2**31)))

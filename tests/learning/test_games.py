@@ -1,4 +1,4 @@
-"""Games that others wrote learn by the command lines of docs/games.md, on a whole stack (`make games`: half an hour)."""
+"""Games that others wrote learn by the command lines of docs/games.md, on a whole stack (`make games`)."""
 
 import os
 import re
