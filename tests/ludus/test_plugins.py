@@ -105,28 +105,37 @@ def test_the_page_leads_from_an_empty_folder_to_a_reward_in_a_configuration(tmp_
     page = (ROOT / "docs" / "plugins.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (project,) = [text for language, text in blocks if language == "toml"]
-    (config,) = [text for language, text in blocks if language == "yaml"]
-    keys, reward, *_ = [text for language, text in blocks if language == "python"]
+    config, network = [text for language, text in blocks if language == "yaml"]
+    keys, reward, encoder, layers, *_ = [text for language, text in blocks if language == "python"]
     source = tmp_path / "hunger"
     (source / "hunger").mkdir(parents=True)
     (source / "pyproject.toml").write_text(project)
     for name, text in {"__init__": "", "config": keys, "reward": reward}.items():
         (source / "hunger" / f"{name}.py").write_text(text)
     install(source, tmp_path / "site")
+    package(tmp_path / "site", "page", "", encoders="tiles = tiles.config:TilesConfig")
+    (tmp_path / "site" / "tiles").mkdir()
+    for name, text in {"__init__": "", "config": encoder, "layers": layers}.items():
+        (tmp_path / "site" / "tiles" / f"{name}.py").write_text(text)
 
     answer = in_a_process(
         f"""
+import yaml
 from server.config.resolution import resolve
 from tests.worker.learning.test_build import CPU, NONE, make_spec
 from worker.learning.build import build_algorithm
+from worker.onnx.graph import acting_graph
 section = resolve({config!r}).behaviors["CartPole"]
 signals = build_algorithm(section, make_spec(branches=(2,)), CPU, 1, NONE).signals
-print(json.dumps([list(signals.names), section.reward_signals.hunger.cost]))
+pictures = resolve({{"behaviors": {{"CartPole": yaml.safe_load({network!r})}}}}).behaviors["CartPole"]
+actor = build_algorithm(pictures, make_spec(observations=((3, 20, 20),), branches=(2,)), CPU, 1, NONE).actor
+print(json.dumps([list(signals.names), section.reward_signals.hunger.cost, len(acting_graph(actor).model) > 0,
+    sum(parameter.numel() for parameter in actor.body.encoder.visuals[0].layers[0].parameters())]))
 """,
         tmp_path / "site",
     )
 
-    assert answer == [["extrinsic", "hunger"], 0.1]
+    assert answer == [["extrinsic", "hunger"], 0.1, True, 8 * (3 * 4 * 4 + 1)]
 
 
 def test_an_implementation_that_is_not_there_is_an_error_that_names_it() -> None:
@@ -284,31 +293,29 @@ def test_keys_of_a_plug_in_that_is_used_are_refused_without_it() -> None:
         RunConfig.model_validate({"behaviors": {"A": {"reward_signals": {"extrinsic": {}, "effort": {}}}}})
 
 
-@pytest.mark.parametrize(
-    ("network", "path", "words"),
-    [
-        ({"vis_encode_type": "tile"}, "vis_encode_type", "or 'tiles', but is \"tile\""),
-        ({"tiles": {"tyle": 1}}, "tiles.tyle", "did you mean `tile`?"),
-        ({"tiles": {"tile": 9}}, "tiles.tile", "must be at most 4, but is 9"),
-    ],
-)
-def test_keys_of_an_encoder_are_checked_like_all_others(
-    tutorial: Path, network: dict[str, Any], path: str, words: str
-) -> None:
-    ((where, message),) = in_a_process(
-        f"""
+def test_keys_of_an_encoder_are_checked_like_all_others(tutorial: Path) -> None:
+    problems = in_a_process(
+        """
 from server.config.resolution import resolve
 from server.kit.errors import InvalidConfig
+networks = {"A": {"vis_encode_type": "tile"}, "B": {"tiles": {"tile": 9}}, "C": {"tiles": {"tyle": 1}}}
 try:
-    resolve({{"behaviors": {{"A": {{"network_settings": {network!r}}}}}}})
+    resolve({"behaviors": {name: {"network_settings": network} for name, network in networks.items()}})
 except InvalidConfig as error:
-    print(json.dumps([[problem.path, problem.message] for problem in error.problems]))
+    print(json.dumps({problem.path: problem.message for problem in error.problems}))
 """,
         tutorial,
     )
 
-    assert where == f"behaviors.A.network_settings.{path}"
-    assert words in message
+    assert {path.removeprefix("behaviors.") for path in problems} == {
+        "A.network_settings.vis_encode_type",
+        "B.network_settings.tiles.tile",
+        "C.network_settings.tiles.tyle",
+    }
+    messages = "\n".join(problems.values())
+    assert "or 'tiles', but is \"tile\"" in messages
+    assert "must be at most 4, but is 9" in messages
+    assert "did you mean `tile`?" in messages
 
 
 def test_an_encoder_learns_acts_by_onnx_runtime_as_by_torch_and_demands_its_label(tutorial: Path) -> None:
@@ -356,40 +363,33 @@ def test_demands_name_the_encoders_of_all_networks(site: Path) -> None:
     assert Demand.of({"behaviors": {"A": behavior}}).labels == {"encoders.eye0", "encoders.eye2"}
 
 
-LAYERS = """
+ENCODERS = """
 from ludus.config.encoder import EncoderConfig
-class OddConfig(EncoderConfig):
-    implementation = "odd_layers:layers"
+class Formless(EncoderConfig):
+    implementation = "odd_layers:formless"
+class Missing(EncoderConfig):
+    implementation = "odd_layers:missing"
+class Doubled(EncoderConfig):
+    implementation = "odd_layers:doubled"
 """
-
-
-DOUBLED = """
-class Doubled(nn.Module):
+LAYERS = """
+from torch import nn
+class Twice(nn.Module):
     def forward(self, x): return 2 * x
     def onnx(self, graph, inputs, name):
-        return graph.node('Mul', [inputs, graph.constant('two', 2.0)], name)
-def layers(config, shape, generator): return [Doubled(), nn.MaxPool2d(2, padding=1), nn.Sigmoid()]
+        return graph.node("Mul", [inputs, graph.constant("two", 2.0)], name)
+def formless(config, shape, generator): return [nn.Hardswish()]
+def doubled(config, shape, generator): return [Twice(), nn.MaxPool2d(2, padding=1), nn.Sigmoid()]
 """
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        ("def layers(config, shape, generator): return [nn.Hardswish()]", "Hardswish() has no ONNX form"),
-        ("", "names odd_layers:layers, which cannot be used: AttributeError"),
-        (
-            DOUBLED,
-            "exported",
-        ),
-    ],
-    ids=["without ONNX form", "missing", "its own ONNX form"],
-)
-def test_layers_of_an_encoder_have_an_onnx_form_or_bring_it(tmp_path: Path, code: str, words: str) -> None:
-    package(tmp_path, "odd", LAYERS, encoders="odd = odd:OddConfig")
-    (tmp_path / "odd_layers.py").write_text(f"from torch import nn\n{code}\n")
+def test_layers_of_an_encoder_have_an_onnx_form_or_bring_it(tmp_path: Path) -> None:
+    names = ("Formless", "Missing", "Doubled")
+    package(tmp_path, "odd", ENCODERS, encoders="\n".join(f"{name} = odd:{name}" for name in names))
+    (tmp_path / "odd_layers.py").write_text(LAYERS)
 
-    answer = in_a_process(
-        """
+    answers = in_a_process(
+        f"""
 import tempfile
 from pathlib import Path
 from ludus.plugins import PluginError
@@ -397,19 +397,24 @@ from server.config.resolution import resolve
 from tests.worker.learning.test_build import CPU, NONE, make_spec
 from worker.learning.build import build_algorithm
 from worker.onnx.export import export_onnx
-config = resolve({"behaviors": {"A": {"network_settings": {"vis_encode_type": "odd"}}}})
-spec = make_spec(observations=((3, 9, 9),), branches=(2,))
-try:
-    actor = build_algorithm(config.behaviors["A"], spec, CPU, 1, NONE).actor
-    export_onnx(actor, spec, Path(tempfile.mkdtemp()) / "policy.onnx")
-    print(json.dumps("exported"))
-except PluginError as error:
-    print(json.dumps(str(error)))
+answers, spec = [], make_spec(observations=((3, 9, 9),), branches=(2,))
+for name in {names!r}:
+    config = resolve({{"behaviors": {{"A": {{"network_settings": {{"vis_encode_type": name}}}}}}}})
+    try:
+        actor = build_algorithm(config.behaviors["A"], spec, CPU, 1, NONE).actor
+        export_onnx(actor, spec, Path(tempfile.mkdtemp()) / "policy.onnx")
+        answers.append("exported")
+    except PluginError as error:
+        answers.append(str(error))
+print(json.dumps(answers))
 """,
         tmp_path,
     )
 
-    assert words in answer
+    formless, missing, doubled = answers
+    assert formless.startswith("Hardswish() has no ONNX form: take another layer")
+    assert "names odd_layers:missing, which cannot be used: AttributeError" in missing
+    assert doubled == "exported"
 
 
 def test_the_command_line_documents_keys_of_plug_ins(tutorial: Path) -> None:
