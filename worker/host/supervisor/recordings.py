@@ -9,7 +9,7 @@ import structlog
 
 from ludus.recordings.file import PART, SUFFIX, BadRecording, finish
 from server.kit.db.ids import new_id
-from server.kit.errors import LudusError
+from server.kit.errors import LudusError, StorageUnavailable
 from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import Claim
 from server.simulators.recordings.repository import NewRecording
@@ -55,20 +55,25 @@ class RecordingPublisher:
             self._writes.add(self._ledger.recordings.add, new)
 
     def _store(self, file: Path) -> Sequence[NewRecording]:
-        """Store a file, and remove it here. One that cannot be read or stored is lost: it is not worth a run."""
+        """Store a file, and remove it here. One that cannot be read or stored is lost: it is not worth a run. Where the
+        store is away, it is tried again with the next batch.
+        """
         claim = self._claim
         try:
             summary = finish(file, claim.config)
             header, end, id_ = summary.header, summary.end, new_id("rec")
             if (header.run_id, header.attempt) != (claim.run_id, claim.attempt) or not summary.frames:
+                log.warning("recording_of_another", name=file.name, run=header.run_id, frames=summary.frames)
+                file.unlink(missing_ok=True)
                 return ()
             path = f"runs/{claim.run_id}/{claim.attempt}/recordings/{id_}-{secrets.token_hex(4)}{SUFFIX}"
             (stored,) = self._transfer.store.publish(file, path)
+            file.unlink(missing_ok=True)
         except (BadRecording, OSError, LudusError) as error:
             log.warning("recording_not_stored", name=file.name, error=str(error))
+            if not isinstance(error, StorageUnavailable):
+                file.unlink(missing_ok=True)
             return ()
-        finally:
-            file.unlink(missing_ok=True)
         return (
             NewRecording(
                 id=id_,
