@@ -153,15 +153,19 @@ def godot(ctx: click.Context, /, *, run: str | None, config: Path | None, env: s
     }
     source = Source("godot", env or EDITOR, settings, options.pop("behavior"), False, options.pop("teams"))
     try_to_make(source).close()  # which says what is wrong, before anything is started
+    token, ca_file, server = options.pop("token"), options.pop("ca_file"), options.pop("server")
+    game = "Godot editor" if env is None else Path(env).name
+    label = options.pop("label") or f"{game} on {platform.node()}"[:200]
+    timeout = options.pop("connect_timeout")
     if config is None:
-        sys.exit(_play(source, str(run), **options))
+        sys.exit(_play(source, Target(server, str(run), token, label, ca_file, timeout), **options))
     name = run or config.stem
     flags = [f"--{flag}" for flag in ("resume", "force") if ctx.params[flag]]
     results = [f"--results-dir={ctx.params['results_dir']}"] if ctx.params["results_dir"] else []
     typed = parse([str(config), f"--run-id={name}", *flags, *results])
-    typed.token, typed.ca_file = options["token"], options["ca_file"]
+    typed.token, typed.ca_file = token, ca_file
     if ctx.get_parameter_source("server") is not ParameterSource.DEFAULT:
-        typed.gateway = options["server"]
+        typed.gateway = server
     code = train(typed, lambda _settings, target, _logs, say: _Games(_command(ctx, target), say))
     write_all_for_godot(read_settings(typed).folder)
     sys.exit(code)
@@ -169,35 +173,28 @@ def godot(ctx: click.Context, /, *, run: str | None, config: Path | None, env: s
 
 def _play(
     source: Source,
-    run: str,
+    target: Target,
     *,
     num_envs: int,
     seed: int,
     restarts: int,
     collect: Collect | None,
-    server: str,
-    token: str | None,
-    ca_file: Path | None,
-    label: str | None,
-    connect_timeout: float,
     record: Path | None,
 ) -> int:
     """Play in a run until it ends; return the exit code."""
-    game = "Godot editor" if source.name == EDITOR else Path(source.name).name
-    target = Target(server, run, token, label or f"{game} on {platform.node()}"[:200], ca_file, connect_timeout)
     recordings = name_recordings(record, num_envs)
     plans = [
         Plan(
             source=source,
             envs=1,
-            token_given=token is not None,
+            token_given=target.token is not None,
             scripted={},
             seed=seed + index,
-            server=server,
-            run=run,
+            server=target.server,
+            run=target.run,
             label=target.label,
-            ca_file=None if ca_file is None else str(ca_file),
-            connect_timeout_seconds=connect_timeout,
+            ca_file=None if target.ca_file is None else str(target.ca_file),
+            connect_timeout_seconds=target.connect_timeout_seconds,
             record=None if recording is None else str(recording),
         )
         for index, recording in enumerate(recordings)

@@ -79,7 +79,7 @@ class Plan:
     run: str
     label: str
     ca_file: str | None
-    connect_timeout_seconds: float
+    connect_timeout_seconds: float | None
     record: str | None
     """File to which the episodes are recorded."""
     session_id: str = ""

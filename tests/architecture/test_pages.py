@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from ludus.cli import ludus
+from ludus.cli.options import REST
 from server.config.presets import read_preset
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +112,7 @@ def mistake(words: list[str]) -> str | None:
         if found is None:
             return f"no command {rest[0]}"
         command, rest = found, rest[1:]
+        rest = rest[: rest.index(REST)] if REST in rest else rest  # the others are the game's
         context = click.Context(command, parent=context)
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     options = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}

@@ -108,7 +108,7 @@ class GodotGame:
         self._timeout_seconds = None if build is None else settings.timeout_wait
         self._player: Player | None = None
         self._connection: GameConnection | None = None
-        self._patience_seconds = 0.0
+        self._end_seconds = 0.0
         """Time-out of its end; a game that is lost has none."""
         self._scratch = tempfile.TemporaryDirectory(prefix="ludus-godot-", ignore_cleanup_errors=True)
         try:
@@ -124,7 +124,7 @@ class GodotGame:
         try:
             return self._connection.ask(message, answer)
         except GameLost as error:
-            self._patience_seconds = 0.0
+            self._end_seconds = 0.0
             raise self._explained(error) from None
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class GodotGame:
                 self._connection.send({"type": "close"})
             self._connection.close()
         if self._player is not None:
-            self._player.end(self._patience_seconds)
+            self._player.end(self._end_seconds)
             self._player.clear()
         self._scratch.cleanup()
 
@@ -151,7 +151,7 @@ class GodotGame:
                 raise GameLost("executable_not_found", str(error)) from None
         peer = self._accept(listener, build, port)
         self._connection = GameConnection(peer, self._timeout_seconds)
-        self._patience_seconds = GOODBYE_SECONDS
+        self._end_seconds = GOODBYE_SECONDS
         try:
             self._connection.send(HANDSHAKE)
         except GameLost as error:

@@ -1,6 +1,7 @@
 """Specs of behaviors travel whole, and malformed ones are refused with the problem."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -85,3 +86,15 @@ def test_a_malformed_spec_is_refused_with_its_problem(spoil: Callable[[pb.Behavi
         spec_from_message(sent)
 
     assert refusal.value.code is CloseCode.BAD_SPEC
+
+
+def test_the_layout_of_the_game_travels_with_a_spec_and_makes_it_no_other_one() -> None:
+    told = replace(HYBRID, game_layout='{"engine": "godot"}')
+
+    assert spec_from_message(spec_to_message(told)).game_layout == told.game_layout
+    assert told == HYBRID
+
+
+def test_a_layout_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="game_layout has 16385 characters; at most 16384"):
+        spec_to_message(replace(HYBRID, game_layout="x" * 16385))
