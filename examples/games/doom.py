@@ -3,6 +3,8 @@
 ludus simulate python:examples/games/doom.py:basic --run doom --envs 8
 """
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 from vizdoom import gymnasium_wrapper  # noqa: F401  registers the rooms
@@ -15,9 +17,10 @@ class SmallScreen(gymnasium.ObservationWrapper):
         super().__init__(env)
         self.observation_space = gymnasium.spaces.Box(0, 255, (48, 64, 1), np.uint8)
 
-    def observation(self, observation: dict) -> np.ndarray:
+    def observation(self, observation: dict[str, Any]) -> np.ndarray:
         """Return the screen of this moment."""
-        return observation["screen"][::5, ::5].mean(axis=2, keepdims=True).astype(np.uint8)
+        few: np.ndarray = observation["screen"][::5, ::5].mean(axis=2, keepdims=True)
+        return few.astype(np.uint8)
 
 
 def basic() -> gymnasium.Env:

@@ -3,6 +3,8 @@
 ludus simulate python:examples/games/grid_worlds.py:door_key --run minigrid --envs 16
 """
 
+from typing import Any
+
 import gymnasium
 import minigrid  # noqa: F401  registers the worlds
 import numpy as np
@@ -17,10 +19,10 @@ class OneHotView(gymnasium.ObservationWrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        height, width, _ = env.observation_space["image"].shape
+        height, width, _ = env.observation_space["image"].shape  # type: ignore[index]  # a Dict
         self.observation_space = gymnasium.spaces.Box(0, 1, (height * width * sum(CODES),), np.float32)
 
-    def observation(self, observation: dict) -> np.ndarray:
+    def observation(self, observation: dict[str, Any]) -> np.ndarray:
         """Return the view of this moment."""
         codes = observation["image"].reshape(-1, 3)
         return np.concatenate([np.eye(size, dtype=np.float32)[codes[:, i]] for i, size in enumerate(CODES)], 1).ravel()

@@ -5,6 +5,7 @@ python examples/games/stars.py                                         play it y
 """
 
 import random
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -57,13 +58,18 @@ class Stars(gymnasium.Env):
     def __init__(self) -> None:
         self.screen = pygame.Surface((SIZE, SIZE))  # in memory: no window, no display
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:  # noqa: ARG002  Gymnasium names it
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002  Gymnasium names it
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin a game."""
         super().reset(seed=seed)
         self.game = Game(int(self.np_random.integers(2**31)))
         return self.picture(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Play one frame."""
         reward = self.game.update(int(action) - 1)
         return self.picture(), reward, self.game.over, False, {"is_success": self.game.caught >= STARS - 1}

@@ -91,7 +91,8 @@ class LocalExchange:
         self._server.add_generic_rpc_handlers(
             (*handlers, grpc.method_handlers_generic_handler(SERVICE.strip("/"), join))
         )
-        self.port = host.port = self._server.add_insecure_port(f"{settings.bind_host}:{self.port}")
+        self.port = self._server.add_insecure_port(f"{settings.bind_host}:{self.port}")
+        host.ports = (self.port,)
         await self._server.start()
         return self
 
