@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import click
 
-from ludus.checks.exchange import LocalExchange
 from ludus.checks.trial import Trial, try_game, without_influence
 from ludus.checks.watch import Confirm
 from ludus.child_process import TAIL_LINES, ChildProcess, describe_exit
@@ -186,6 +185,9 @@ async def listen(port: int, build: Path | None, steps: int, seconds: float, say:
 
     `build` is started; without one the game is somebody else's.
     """
+    # What it needs, a light installation lacks.
+    from ludus.checks.exchange import LocalExchange  # noqa: PLC0415
+
     printed = deque[str](maxlen=TAIL_LINES)
     player: ChildProcess | None = None
     problem: tuple[str, str, str] | None = None

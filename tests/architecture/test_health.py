@@ -10,7 +10,11 @@ from server.config.resolution import review
 from server.config.rules import futile
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PLACES = [*(ROOT / "worker" / "trainer" / "health").glob("*.py"), ROOT / "server" / "config" / "rules.py"]
+PLACES = [
+    *(ROOT / "worker" / "trainer" / "health").glob("*.py"),
+    ROOT / "ludus" / "checks" / "facts.py",
+    ROOT / "server" / "config" / "rules.py",
+]
 MAKERS = {"Fact", "Futile"}
 HEALTHY = [*(ROOT / "server" / "config" / "presets").glob("*.yaml"), *(ROOT / "examples").rglob("*.yaml")]
 HEALTHY.remove(ROOT / "examples" / "plugin" / "config.yaml")  # only with the plug-in: tests/ludus/test_plugins.py
