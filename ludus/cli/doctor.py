@@ -13,8 +13,6 @@ from typing import Any, Final
 
 import click
 
-from ludus.checks.trial import Trial, try_game, without_influence
-from ludus.checks.watch import Confirm
 from ludus.child_process import TAIL_LINES, ChildProcess, describe_exit
 from ludus.cli.collect import CLIENT
 from ludus.cli.exits import INTERRUPTED, Exit, exit_of_error, sigterm_interrupts
@@ -22,12 +20,14 @@ from ludus.cli.options import ca_file_option, envs_option, option, token_option
 from ludus.cli.render import LINES, echo, print_json
 from ludus.cli.sources import GAME_METAVAR, Source, game_options, game_type, try_to_make
 from ludus.games.process import PORT_ARGUMENT, ExecutableNotFound, find_executable
+from ludus.play.checks.trial import Trial, try_game, without_influence
+from ludus.play.checks.watch import Confirm
 from ludus.protocol.options import DEFAULT_SERVER, GATEWAY_VARIABLE
 from ludus.protocol.spec import BehaviorSpec
 from ludus.sdk.errors import SimulatorError
 from ludus.sdk.join import JoinClient, Target
 
-NOBODY: Final = "ludus-doctor"
+NO_RUN: Final = "ludus-doctor"
 """Name of a run that no server has: who is told so has reached the gateway."""
 NOT_FOUND: Final = {"run_not_found", "run_ended"}
 DAY_SECONDS: Final = 86_400
@@ -103,7 +103,7 @@ def doctor(
         raise click.UsageError("GAME is played in this process; --env and --port are of games that dial: give one")
     findings: list[Diagnosis] = []
     report: dict[str, object] = {}
-    gateway = ask_gateway(Target(server or DEFAULT_SERVER, NOBODY, token, "doctor", ca_file, 2.0))
+    gateway = ask_gateway(Target(server or DEFAULT_SERVER, NO_RUN, token, "doctor", ca_file, 2.0))
     address = server or DEFAULT_SERVER
     report["gateway"] = {"server": address, "reached": gateway is None, "problem": gateway and gateway[1]}
     code = Exit.OK
@@ -186,7 +186,7 @@ async def listen(port: int, build: Path | None, steps: int, seconds: float, say:
     `build` is started; without one the game is somebody else's.
     """
     # What it needs, a light installation lacks.
-    from ludus.checks.exchange import LocalExchange  # noqa: PLC0415
+    from ludus.play.checks.exchange import LocalExchange  # noqa: PLC0415
 
     printed = deque[str](maxlen=TAIL_LINES)
     player: ChildProcess | None = None

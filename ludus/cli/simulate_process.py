@@ -10,13 +10,13 @@ import sys
 import traceback
 from pathlib import Path
 
-from ludus.checks.first_steps import FirstSteps
 from ludus.child_process import end_with_parent
 from ludus.cli.exits import INTERRUPTED, Exit, exit_of_end, exit_of_error, sigterm_interrupts
 from ludus.cli.simulate import CRASHED, OUTCOME, REPORT, Plan
 from ludus.cli.sources import with_scripted
 from ludus.console import tolerate
 from ludus.demonstrations.recorded import RecordedSimulation
+from ludus.play.checks.first_steps import FirstSteps
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.credentials import SIMULATOR_TOKEN
 from ludus.sdk import ConnectionSummary, Simulation, SimulatorError

@@ -17,7 +17,6 @@ import grpc.aio
 import structlog
 from threadpoolctl import threadpool_limits
 
-from ludus.checks.first_steps import FirstSteps
 from ludus.collector import commands
 from ludus.collector.carriers.frames import BadFrame
 from ludus.collector.carriers.local import LocalConnection
@@ -34,6 +33,7 @@ from ludus.collector.unity.service import LocalCall, UnityHandler
 from ludus.http2.calls import StreamCall, UnaryCall
 from ludus.http2.frames import Metadata
 from ludus.http2.server import Http2Server
+from ludus.play.checks.first_steps import FirstSteps
 from ludus.plugins import PluginError
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.codes import CloseCode

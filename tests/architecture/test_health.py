@@ -12,7 +12,7 @@ from server.config.rules import futile
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLACES = [
     *(ROOT / "worker" / "trainer" / "health").glob("*.py"),
-    ROOT / "ludus" / "checks" / "facts.py",
+    ROOT / "ludus" / "play" / "checks" / "facts.py",
     ROOT / "server" / "config" / "rules.py",
 ]
 MAKERS = {"Fact", "Futile"}

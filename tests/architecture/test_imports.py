@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 POSIX_ONLY = ["fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"]
 EXTRAS = (
     "ludus.adapters.",
-    "ludus.checks.exchange",
+    "ludus.play.checks.exchange",
     "ludus.cli.simulate_process",
     "ludus.collector",
     "ludus.config",

@@ -34,7 +34,6 @@ USE_INSTEAD = {
     "desk": "service",
     "dialer": "client",
     "dismiss": "release",
-    "doctor": "diagnostics",
     "doomed": "failing",
     "doorbell": "wake-up",
     "epoch": "attempt number (an epoch is a pass over data)",

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ludus.adapters.gymnasium import EnvironmentSimulation
-from ludus.checks.first_steps import FirstSteps
 from ludus.cli import ludus
 from ludus.cli.exits import Exit
+from ludus.play.checks.first_steps import FirstSteps
 from ludus.protocol.batches import ActionBatch
 from ludus.sdk import SimulatorError, connect
 from tests.ludus.adapters.table import Table

@@ -8,7 +8,10 @@ from collections.abc import Callable, Collection, Iterator
 from math import floor, log10
 from typing import Final
 
-from ludus.checks.facts import (
+from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
+from ludus.config.rewards import GAILConfig
+from ludus.config.trainer import TrainerConfig
+from ludus.play.checks.facts import (
     LEAST_EPISODES,
     LEAST_STEPS,
     Fact,
@@ -20,9 +23,6 @@ from ludus.checks.facts import (
     no_choice,
     scale_of_observations,
 )
-from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
-from ludus.config.rewards import GAILConfig
-from ludus.config.trainer import TrainerConfig
 from server.config.rules import FAST, futile
 from worker.trainer.health.divergence import KL_METRIC
 from worker.trainer.health.evidence import EXPLAINED_VARIANCE, VALUE_LOSS, Evidence

@@ -6,11 +6,11 @@ What is kept in a checkpoint is plain (numbers, lists, dicts, arrays), so that a
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from ludus.checks.influence import Score
-from ludus.checks.observed import Observed
-from ludus.checks.played import Episodes, Rewards
-from ludus.checks.steps import Steps
 from ludus.config.trainer import ReinforcementConfig
+from ludus.play.checks.influence import Score
+from ludus.play.checks.observed import Observed
+from ludus.play.checks.played import Episodes, Rewards
+from ludus.play.checks.steps import Steps
 from ludus.protocol.spec import BehaviorSpec
 from server.ladders.refs import PlayedMatch
 from worker.experience.rollout import Rollout

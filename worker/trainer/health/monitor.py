@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ludus.checks.facts import Fact
-from ludus.checks.influence import Score, free_steps, scores
 from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import Demonstration
+from ludus.play.checks.facts import Fact
+from ludus.play.checks.influence import Score, free_steps, scores
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
 from worker.experience.state import State

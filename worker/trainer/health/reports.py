@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ludus.checks.facts import Fact
+from ludus.play.checks.facts import Fact
 from ludus.schemas import Finding
 from worker.trainer.attempt import Attempt
 from worker.trainer.checkpoint import behavior_states

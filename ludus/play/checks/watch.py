@@ -8,13 +8,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from ludus.checks import facts
-from ludus.checks.facts import Fact, holding
-from ludus.checks.influence import Score, action_names, free_steps, scores
-from ludus.checks.observed import Observed
-from ludus.checks.played import Episodes, Rewards
-from ludus.checks.steps import Steps
 from ludus.collector.segments import SegmentEnd
+from ludus.play.checks import facts
+from ludus.play.checks.facts import Fact, holding
+from ludus.play.checks.influence import Score, action_names, free_steps, scores
+from ludus.play.checks.observed import Observed
+from ludus.play.checks.played import Episodes, Rewards
+from ludus.play.checks.steps import Steps
 from ludus.protocol.batches import ActionBatch, Array, BehaviorBatch, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import BehaviorSpec
 

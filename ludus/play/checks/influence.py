@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ludus.checks.steps import Steps
+from ludus.play.checks.steps import Steps
 from ludus.protocol.spec import ActionSpec
 
 Matrix = NDArray[np.float64]

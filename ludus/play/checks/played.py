@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from ludus.checks.steps import Steps
 from ludus.collector.segments import SegmentEnd
+from ludus.play.checks.steps import Steps
 
 FIRST: Final = 50
 """Episodes of the beginning, to which the newest are compared."""

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ludus.checks.steps import Steps
+from ludus.play.checks.steps import Steps
 from ludus.protocol.spec import BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 
 LARGE: Final = 1e3

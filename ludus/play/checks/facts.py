@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from math import isnan
 from typing import Any, Final, NamedTuple
 
-from ludus.checks.influence import NO_SCORE, Score, action_names
-from ludus.checks.observed import Observed
-from ludus.checks.played import Episodes, Rewards
+from ludus.play.checks.influence import NO_SCORE, Score, action_names
+from ludus.play.checks.observed import Observed
+from ludus.play.checks.played import Episodes, Rewards
 from ludus.protocol.spec import ActionSpec
 
 LEAST_STEPS: Final = 1000

@@ -12,7 +12,6 @@ from typing import Any, Final, Self, cast
 import grpc
 import numpy as np
 
-from ludus.checks.watch import GameWatch
 from ludus.collector.agent_queue import AgentQueue
 from ludus.collector.agents import AgentIndex
 from ludus.collector.messages import Message, SimulatorProblem
@@ -21,6 +20,7 @@ from ludus.collector.session import DISCONNECTED, LEFT, Host, RunnerOf, Session,
 from ludus.collector.settings import CollectorSettings
 from ludus.collector.stats import StatSums
 from ludus.collector.unity.service import UnityHandler
+from ludus.play.checks.watch import GameWatch
 from ludus.play.players import RandomPlayer
 from ludus.protocol.batches import BehaviorBatch
 from ludus.protocol.codes import CloseCode

@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from ludus.checks.influence import NO_SCORE, Score
-from ludus.checks.influence import scores as scores_of_steps
 from ludus.collector.segments import SegmentEnd
+from ludus.play.checks.influence import NO_SCORE, Score
+from ludus.play.checks.influence import scores as scores_of_steps
 from ludus.protocol.spec import ActionSpec
 from tests.toys.chase import Chase
 from tests.worker.rollouts import make_rollout

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ludus.adapters.gymnasium import EnvironmentSimulation
 from ludus.adapters.gymnasium import make_simulation as make_gymnasium
 from ludus.adapters.pettingzoo import make_simulation as make_pettingzoo
-from ludus.checks.facts import Fact
-from ludus.checks.trial import Trial, try_game, without_influence
-from ludus.checks.watch import GameWatch
+from ludus.play.checks.facts import Fact
+from ludus.play.checks.trial import Trial, try_game, without_influence
+from ludus.play.checks.watch import GameWatch
 from ludus.protocol.batches import ActionBatch, BehaviorBatch, DecisionBatch, TerminalBatch
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk import Actions, ResetInfo, Simulation, StepBuilder

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from ludus.checks.watch import GameWatch
+from ludus.play.checks.watch import GameWatch
 from ludus.protocol.batches import BehaviorBatch
 from ludus.protocol.spec import BehaviorSpec
 
