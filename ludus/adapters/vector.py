@@ -70,8 +70,9 @@ def make_simulation(
     """Make a vector environment of `count` environments of a registered id. Raises GameNotMade.
 
     It is the id's own (`vector_entry_point`) where it has one, else Gymnasium's of single ones; the argument
-    `vectorization_mode` chooses, as in `gymnasium.make_vec`. `autoreset` is a key of `MODES`: it sets the mode of what can be set, and tells
-    that of the others. `behavior`, `seed` and `seed_parameter` are those of `ludus.adapters.gymnasium.make_simulation`.
+    `vectorization_mode` chooses, as in `gymnasium.make_vec`. `autoreset` is a key of `MODES`: it sets the mode of what
+    can be set, and tells that of the others. `behavior`, `seed` and `seed_parameter` are those of
+    `ludus.adapters.gymnasium.make_simulation`.
     """
     envs, vectorization = guarded(env_id, _make, env_id, count, dict(arguments or {}), autoreset)
     simulation = VectorSimulation(envs, behavior or behavior_name(env_id), seed, seed_parameter, autoreset)

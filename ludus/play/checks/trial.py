@@ -149,8 +149,8 @@ def try_game(simulation: Simulation, steps: int, seconds: float) -> Trial:
 def without_influence(make: Callable[[], Simulation], part: str, steps: int = 300) -> bool | None:
     """Return whether a game of one seed is the same whatever a part of the action is; None if that cannot be told.
 
-    `part` is a column or branch, named as by `ludus.play.checks.influence.action_names`. It cannot be told of games that
-    are not the same twice with the same actions. The game is made three times, and played for so many messages each.
+    `part` is a column or branch, named as by `action_names`. It cannot be told of games that are not the same twice
+    with the same actions. The game is made three times, and played for so many messages each.
     """
     same, again, other = (_digest(make, varied, steps) for varied in (None, None, part))
     if other == same:
