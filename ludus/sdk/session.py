@@ -126,8 +126,8 @@ class Session:
             self._change_parameters(message)
         asking = self._in_flight.get(message.step_id, {})
         batches = decode_actions(message, self._layouts)
-        nobody = np.zeros(0, np.int32)
-        valid = [self._valid(batch, message.step_id, asking.get(batch.behavior, nobody)) for batch in batches]
+        unasked = np.zeros(0, np.int32)
+        valid = [self._valid(batch, message.step_id, asking.get(batch.behavior, unasked)) for batch in batches]
         answered = Actions(valid)
         self._settle(message.step_id, len(answered))
         return answered

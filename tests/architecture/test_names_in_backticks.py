@@ -17,7 +17,6 @@ OF_OTHER_PROJECTS = {
     "MultiAgentNetworkBody",
     "classic.connect_four_v3",
     "environment_parameter_manager.py",
-    "gymnasium.make_vec",
     "my_package.arena",
     "off_policy_trainer.py",
 }
