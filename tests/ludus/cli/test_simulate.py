@@ -355,8 +355,8 @@ def test_processes_end_with_a_command_that_was_killed(
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("CartPole-v1", "write gymnasium:ID"),
-        ("gymnasium:", "write gymnasium:ID"),
+        ("CartPole-v1", "write godot:BUILD, gymnasium:ID"),
+        ("gymnasium:", "write godot:BUILD, gymnasium:ID"),
         ("gymnasium:Nothing-v0", "Environment `Nothing` doesn't exist"),
         ("gymnasium:CartPole-v9", "cannot be simulated"),
         ("gymnasium:no_such_module:Game-v0", "No module named 'no_such_module'"),
@@ -640,7 +640,10 @@ class TestPythonGames:
             (f"python:{MAZES}:Score", "Score in tests/toys/mazes.py is a class, but not a gymnasium.Env"),
             ("tests.toys.mazes:Nothing", "tests.toys.mazes has no Nothing; it defines the classes Maze,"),
             ("pettingzo:classic", "there is no module pettingzo"),
-            ("python:", "names no game; write gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS"),
+            (
+                "python:",
+                "names no game; write godot:BUILD, gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS",
+            ),
         ],
     )
     def test_what_is_no_game_is_a_usage_error(self, source: str, problem: str) -> None:
