@@ -642,7 +642,7 @@ class TestPythonGames:
             ("pettingzo:classic", "there is no module pettingzo"),
             (
                 "python:",
-                "names no game; write godot:BUILD, gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS",
+                "write godot:BUILD, gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS",
             ),
         ],
     )
