@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import urlsplit
@@ -55,7 +55,9 @@ class WebSocketCall:
         self.streams = False
         """Whether the client ends its own side by closing the socket."""
         self.status = (grpc.StatusCode.UNKNOWN, "the server made a mistake; its log has the details", ())
-        self._connection = connection
+        self.connection = connection
+        self.transmit: Callable[[str | bytes], Awaitable[None]] = connection.send
+        """Sends a message; a server that tests clients replaces it, and cuts messages into other frames."""
         host, port = connection.remote_address[:2]
         self._peer = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
         self._metadata: tuple[tuple[str, str], ...] = ()
@@ -81,7 +83,7 @@ class WebSocketCall:
         async with self._sending:  # a client that does not read what it asked for asks for no more
             pass
         try:
-            return await self._connection.recv(decode=False)
+            return await self.connection.recv(decode=False)
         except ConnectionClosedOK:
             end: bytes = EOF
             return end
@@ -101,7 +103,7 @@ class WebSocketCall:
         """Read the metadata. Raises CallAborted."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                text = await self._connection.recv()
+                text = await self.connection.recv()
             entries = json.loads(text) if isinstance(text, str) and len(text) <= MOST_METADATA_BYTES else None
         except TimeoutError:
             await self.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no metadata came within {HELLO_SECONDS:.0f} s")
@@ -119,7 +121,7 @@ class WebSocketCall:
 
     async def end(self, code: int, reason: str = "") -> None:
         """Close the socket."""
-        await self._connection.close(code, reason)
+        await self.connection.close(code, reason)
 
     async def fail(self) -> None:
         """Send the status, and close the socket."""
@@ -131,7 +133,7 @@ class WebSocketCall:
     async def _send(self, message: str | bytes) -> None:
         async with self._sending:
             with suppress(ConnectionClosed):  # reading finds out
-                await self._connection.send(message)
+                await self.transmit(message)
 
 
 class WebSocketServer:

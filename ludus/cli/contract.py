@@ -19,13 +19,13 @@ from ludus.cli.options import EXISTING_FILE, assignment, option, parsed, visual_
 from ludus.cli.render import echo
 from ludus.protocol.options import MAX_MESSAGE_BYTES
 from ludus.sdk.contract.fake_server import ENDINGS, Behaviour, FakeServer
-from ludus.sdk.contract.kit import SCENARIOS, try_client
+from ludus.sdk.contract.kit import SCENARIOS, WEBSOCKET_PLACE, WEBSOCKET_SCENARIOS, scenarios_of, try_client
 from ludus.sdk.contract.websocket import WebSocketDoor
 
 
 def _listed(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        for scenario in SCENARIOS:
+        for scenario in (*SCENARIOS, *WEBSOCKET_SCENARIOS):
             echo(scenario.name)
         ctx.exit()
 
@@ -38,7 +38,7 @@ def _listed(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
 @click.option(
     "--only",
     metavar="NAME",
-    type=click.Choice([scenario.name for scenario in SCENARIOS]),
+    type=click.Choice([scenario.name for scenario in (*SCENARIOS, *WEBSOCKET_SCENARIOS)]),
     multiple=True,
     help="Try only this scenario. Can be given several times.",
 )
@@ -59,6 +59,8 @@ def contract(command: tuple[str, ...], only: tuple[str, ...], timeout: float, vi
         ludus contract -- ./my-client --address {server} --join {run}
         ludus contract -- ./my-client --url {websocket} --join {run}      (ws://HOST:PORT)
 
+    A client with {websocket} has five scenarios more: pings, fragments, and what else is in frames.
+
     `--run contract --server HOST:PORT` is appended to CMD, unless it has the places {run} or {server}, which are filled
     in. The environment has the same as LUDUS_RUN and LUDUS_SIMULATOR_SERVER; proxies, and other variables LUDUS_*, are
     left out.
@@ -73,7 +75,10 @@ def contract(command: tuple[str, ...], only: tuple[str, ...], timeout: float, vi
       1  it fails one, or cannot be started
       2  the command line is wrong
     """
-    chosen = [scenario for scenario in SCENARIOS if not only or scenario.name in only]
+    possible = {scenario.name: scenario for scenario in scenarios_of(command)}
+    if unheard := [name for name in only if name not in possible]:
+        raise click.UsageError(f"--only {unheard[0]!r} is for clients with WebSockets: CMD has no {WEBSOCKET_PLACE}")
+    chosen = [scenario for name, scenario in possible.items() if not only or name in only]
     passed = 0
     try:
         with sigterm_interrupts():
@@ -241,7 +246,11 @@ async def _serve(
         async with FakeServer(behaviour, say, host=host, port=port) as server, AsyncExitStack() as doors:
             echo(f"listening at {host}:{server.port}{' with TLS' if behaviour.tls is not None else ''}")
             if websocket_port is not None:
-                door = doors.enter_context(WebSocketDoor(f"{host}:{server.port}", websocket_port))
+
+                def led(address: str) -> None:
+                    say(f"  for WebSockets: ws://{address}")
+
+                door = doors.enter_context(WebSocketDoor(f"{host}:{server.port}", websocket_port, assigned=led))
                 echo(f"WebSockets at {door.url}")
             while not interrupted.is_set() and (streams is None or server.ended < streams):
                 await asyncio.sleep(TICK_SECONDS)

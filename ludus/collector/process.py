@@ -43,7 +43,6 @@ from ludus.collector.unity.service import UnityHandler
 from ludus.http2.server import Http2Server
 from ludus.logging import bind_process, configure_logging, redirect_output
 from ludus.protocol.options import SERVICE
-from ludus.websocket import WebSocketServer
 
 log = structlog.get_logger()
 
@@ -62,18 +61,22 @@ async def serve(channel: Channel, policies: PolicyFactory, start: commands.Setti
     simulators = SimulationHandler(collector.host)
     players = [UnityHandler(collector.host, tickets=settings.ticket_key is not None)]
     server.add_generic_rpc_handlers((simulators, *players))
-    servers: list[grpc.aio.Server | Http2Server | WebSocketServer] = [server]
+    servers: list[Any] = [server]
     if settings.ticket_key is None:
         join = {"Join": join_handler(lambda: relayed(settings.run_id))}  # a trainer that runs alone has no gateway
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.strip("/"), join),))
     port, websocket_port = bind(server, settings, start.index), 0
-    websockets = WebSocketServer(most_bytes(settings.max_message_bytes), settings.websocket_origins or (), settings.tls)
-    websockets.add_generic_rpc_handlers((simulators,))
-    for candidate in websocket_ports(settings, start.index):
-        with contextlib.suppress(OSError):  # gateways relay where no port is free
-            websocket_port = websockets.add_port(settings.bind_host, candidate)
-            servers.append(websockets)
-            break
+    if candidates := websocket_ports(settings, start.index):
+        from ludus.websocket import WebSocketServer  # noqa: PLC0415  it takes a tenth of a second, and few runs use it
+
+        origins = settings.websocket_origins or ()
+        websockets = WebSocketServer(most_bytes(settings.max_message_bytes), origins, settings.tls)
+        websockets.add_generic_rpc_handlers((simulators,))
+        for candidate in candidates:
+            with contextlib.suppress(OSError):  # gateways relay where no port is free
+                websocket_port = websockets.add_port(settings.bind_host, candidate)
+                servers.append(websockets)
+                break
     collector.host.ports = (port, websocket_port)
     if settings.unity_port is not None:
         # Clients of this port are on this host: no ticket.

@@ -24,9 +24,18 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.sdk.contract.scripted import JoinHandler, Peer, Script, ScriptedServer, assign, finish_after, refuse
 from ludus.sdk.contract.served_stream import LATER_MESSAGE
-from ludus.sdk.contract.websocket import WebSocketDoor
+from ludus.sdk.contract.websocket import (
+    Framing,
+    WebSocketDoor,
+    fragmented,
+    going_away,
+    pinged,
+    with_later_keys,
+)
 
 RUN: Final = "contract"
+FRAME_LENGTHS: Final = (125, 126, 65535, 65536, 1 << 20)
+"""Where the length in a frame's header gets longer, and one that takes several reads."""
 Responses = Iterator[pb.ConnectResponse]
 
 
@@ -48,6 +57,8 @@ class Scenario:
     """Whether the client must end as after a finished run (exit code 0)."""
     check: Callable[[ScriptedServer], str | None] = lambda _: None
     """Returns what else went wrong, as a part of a sentence."""
+    framing: Framing | None = None
+    """How WebSockets carry the server's messages: each as it is."""
 
 
 def session(body: Script) -> Script:
@@ -123,6 +134,23 @@ def unknown_messages(peer: Peer) -> Responses:
     for _ in range(3):
         step = peer.step()
         yield pb.ConnectResponse.FromString(LATER_MESSAGE)
+        yield peer.answer(*step)
+
+
+def later_message(length: int) -> pb.ConnectResponse:
+    """Return a message of a later version that has so many bytes, 125 or more."""
+    about = length - 5
+    header = pb.Saved(position=bytes(about)).ByteSize() - about + 1
+    field = pb.Saved(position=b"\xff" * (length - header)).SerializeToString()
+    return pb.ConnectResponse.FromString(LATER_MESSAGE[:2] + field[1:])
+
+
+@session
+def every_length(peer: Peer) -> Responses:
+    """Send messages of the lengths at which the header of a WebSocket's frame changes, between those that are known."""
+    for length in FRAME_LENGTHS:
+        step = peer.step()
+        yield later_message(length)
         yield peer.answer(*step)
 
 
@@ -363,11 +391,60 @@ SCENARIOS: Final = (
 )
 
 
+WEBSOCKET_SCENARIOS: Final = (
+    Scenario(
+        "answers pings",
+        "15. WebSockets",
+        "A ping is answered by a pong with the same bytes, also before the answer to Join",
+        (finish_after(3),),
+        framing=pinged,
+    ),
+    Scenario(
+        "puts fragments together",
+        "15. WebSockets",
+        "A message may come in fragments, with a ping between them that is answered",
+        (finish_after(3),),
+        framing=fragmented,
+    ),
+    Scenario(
+        "reads frames of every length",
+        "15. WebSockets",
+        "A frame of 126 bytes and more has its length in two bytes, one of 65536 and more in eight",
+        (every_length,),
+    ),
+    Scenario(
+        "ignores keys of texts that it does not know",
+        "15. WebSockets",
+        "Texts are JSON; the client ignores keys that it does not know, whatever their value, and a text without others",
+        (finish_after(3),),
+        flaky,
+        joins=3,
+        check=kept_its_session_id,
+        framing=with_later_keys,
+    ),
+    Scenario(
+        "joins again when the server goes away",
+        "15. WebSockets",
+        "After the close code 1001 in the middle of a stream the client joins again with the same session id",
+        (broken, finish_after(3)),
+        joins=2,
+        check=kept_its_session_id,
+        framing=going_away,
+    ),
+)
+"""More scenarios, for clients with WebSockets."""
+
+
 PAGE: Final = "proto/README.md"
 RUN_VARIABLE: Final = "LUDUS_RUN"
 RUN_PLACE: Final = "{run}"
 SERVER_PLACE: Final = "{server}"
 WEBSOCKET_PLACE: Final = "{websocket}"
+
+
+def scenarios_of(command: Sequence[str]) -> tuple[Scenario, ...]:
+    """Return the scenarios that a client must pass: those of WebSockets, too, if it has a place for their address."""
+    return (*SCENARIOS, *(WEBSOCKET_SCENARIOS if any(WEBSOCKET_PLACE in part for part in command) else ()))
 
 
 @dataclass(frozen=True)
@@ -421,7 +498,8 @@ def try_client(
         with serve(scenario, visual_encoder) as server, ExitStack() as doors, output.open("wb") as sink:
             filled = [part.replace(RUN_PLACE, RUN).replace(SERVER_PLACE, server.address) for part in command]
             if any(WEBSOCKET_PLACE in part for part in command):
-                door = doors.enter_context(WebSocketDoor(server.address))
+                framed = WebSocketDoor(server.address, framing=scenario.framing, violation=server.violations.append)
+                door = doors.enter_context(framed)
                 filled = [part.replace(WEBSOCKET_PLACE, door.url) for part in filled]
             client = ChildProcess(
                 filled if filled != [*command] else [*command, "--run", RUN, "--server", server.address],
