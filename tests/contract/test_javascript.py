@@ -15,7 +15,7 @@ from ludus.protocol.batches import ActionBatch, Aggregation, BehaviorBatch
 from ludus.protocol.codec import encode_actions
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.protocol.specs import spec_from_message
-from ludus.sdk.contract.kit import SCENARIOS, Scenario, try_client
+from ludus.sdk.contract.kit import SCENARIOS, WEBSOCKET_SCENARIOS, Scenario, try_client
 from ludus.sdk.contract.scripted import Peer, ScriptedServer
 from ludus.sdk.contract.websocket import WebSocketDoor
 
@@ -34,7 +34,7 @@ def node() -> list[str]:
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SCENARIOS + WEBSOCKET_SCENARIOS, ids=lambda scenario: scenario.name)
 def test_the_javascript_client_passes_the_kit(scenario: Scenario) -> None:
     game = str(ROOT / "examples" / "browser" / "node.mjs")
 

@@ -7,15 +7,27 @@ import grpc
 import psutil
 import pytest
 from click.testing import CliRunner, Result
+from websockets.frames import Frame, Opcode
 
 from ludus.cli import ludus
 from ludus.protocol import simulation_pb2 as pb
 from ludus.sdk import SimulatorError, connect
-from ludus.sdk.contract.kit import RUN, SCENARIOS, Scenario, evaluate, serve
-from ludus.sdk.contract.scripted import TICKET, ScriptedServer
+from ludus.sdk.contract import websocket
+from ludus.sdk.contract.kit import (
+    FRAME_LENGTHS,
+    RUN,
+    SCENARIOS,
+    WEBSOCKET_SCENARIOS,
+    Scenario,
+    evaluate,
+    later_message,
+    serve,
+)
+from ludus.sdk.contract.scripted import TICKET, ScriptedServer, finish_after
 from tests.ludus.collector.stack import SPEC, Simulator
 from tests.toys.catch import Catch
 from tests.waiting import eventually
+from tests.websockets import Refused, dial, message_of
 
 ROOT = Path(__file__).parents[2]
 NAMED = {scenario.name: scenario for scenario in SCENARIOS}
@@ -60,7 +72,7 @@ def test_the_scenarios_can_be_listed() -> None:
     listed = kit("--list")
 
     assert listed.exit_code == 0
-    assert listed.stdout.splitlines() == [*NAMED]
+    assert listed.stdout.splitlines() == [*NAMED, *(scenario.name for scenario in WEBSOCKET_SCENARIOS)]
 
 
 @pytest.mark.parametrize("places", [(), ("--run", "{run}", "--server={server}")])
@@ -129,6 +141,7 @@ session.encode_step = lambda step_id, batches, stats, reset_id: encode(step_id, 
     told = " ".join(f"{shown.partition('  (')[0]} {last_words}".split())
     assert told.replace("after 6 s", "after 60 s") in page.replace(" (60.2 s)", "")
     assert f"each of {len(SCENARIOS)} scenarios" in page
+    assert f"{len(SCENARIOS) + len(WEBSOCKET_SCENARIOS)} if it has WebSockets" in page
 
 
 def alive(pid: int) -> bool:
@@ -142,6 +155,7 @@ def alive(pid: int) -> bool:
         (("--", "./no-such-client"), 1, "./no-such-client cannot be started: No such file or directory"),
         (("--only", "dances", "--", "true"), 2, "'dances' is not one of"),
         (("--timeout", "0", "--", "true"), 2, "is not in the range"),
+        (("--only", "answers pings", "--", "true", "{run}"), 2, "is for clients with WebSockets: CMD has no {websocket}"),
         ((), 2, "Missing argument"),
     ],
 )
@@ -153,12 +167,47 @@ def test_what_cannot_be_tried_is_said(arguments: tuple[str, ...], code: int, pro
 
 
 @pytest.mark.parametrize("succeeded", [True, False])
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SCENARIOS + WEBSOCKET_SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_client_that_does_nothing_passes_no_scenario(scenario: Scenario, succeeded: bool) -> None:
     with serve(scenario) as server:
         pass
 
     assert problems(scenario, server, succeeded)
+
+
+@pytest.mark.parametrize("framing", [websocket.pinged, websocket.fragmented], ids=lambda framing: framing.__name__)
+@pytest.mark.parametrize("pong", [None, b"", websocket.PING[1:]], ids=["none", "empty", "shorter"])
+def test_a_client_that_does_not_answer_a_ping_with_its_bytes_is_told_so(
+    framing: websocket.Framing, pong: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "PONG_SECONDS", 0.3)
+    violations: list[str] = []
+    request = pb.JoinRequest(run=RUN, session_id="one", protocol_version=1)
+
+    with (
+        ScriptedServer(finish_after(3)) as server,
+        websocket.WebSocketDoor(server.address, framing=framing, violation=violations.append) as door,
+        dial(door.url.removeprefix("ws://"), "Join", {}) as culprit,
+    ):
+        send = culprit.protocol.send_frame
+
+        def send_frame(frame: Frame) -> None:
+            if frame.opcode is not Opcode.PONG:
+                send(frame)
+            elif pong is not None:
+                send(Frame(Opcode.PONG, pong))
+
+        monkeypatch.setattr(culprit.protocol, "send_frame", send_frame)
+        culprit.send(request.SerializeToString())
+        with pytest.raises(Refused, match="did not answer a ping of 125 bytes"):
+            while True:  # the answer itself, in fragments, comes before the server looks at the pong
+                message_of(culprit)
+
+    assert len(violations) == 1
+
+
+def test_the_frames_are_as_long_as_they_should_be() -> None:
+    assert tuple(later_message(length).ByteSize() for length in FRAME_LENGTHS) == FRAME_LENGTHS
 
 
 def test_a_client_that_calls_nothing_is_told_so_and_nothing_about_what_it_would_have_sent() -> None:
