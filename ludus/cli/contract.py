@@ -248,7 +248,7 @@ async def _serve(
             if websocket_port is not None:
 
                 def led(address: str) -> None:
-                    say(f"  for WebSockets: ws://{address}")
+                    say(f"  to this client, over WebSockets: ws://{address}")
 
                 door = doors.enter_context(WebSocketDoor(f"{host}:{server.port}", websocket_port, assigned=led))
                 echo(f"WebSockets at {door.url}")

@@ -555,6 +555,8 @@ class Gateway:
                 if isinstance(context, WebSocketCall) and not request.relay:
                     request.relay = (websocket := collector.get("websocket")) is None
                     endpoint = endpoint if websocket is None else str(websocket)
+                    if request.relay:  # which the list of simulators says
+                        await loop.run_in_executor(self._threads, join)
                 claims = TicketClaims(
                     run_id=assigned.run_id,
                     attempt=assigned.attempt,

@@ -4,6 +4,7 @@ as a real server does."""
 import asyncio
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ from tests.toys.catch import Catch
 from tests.toys.mazes import Crowd
 from tests.toys.wanderers import Wanderers
 from tests.waiting import eventually
+from tests.websockets import join
 
 NODE = Path(__file__).parents[2] / "examples" / "node"
 TLS = Path(__file__).parents[1] / "data" / "tls"
@@ -440,6 +442,17 @@ def test_a_port_that_is_taken_is_said() -> None:
     assert "cannot be listened at" in done.stderr
 
 
+def test_a_client_with_websockets_is_told_of_with_the_address_that_it_gets() -> None:
+    with Server("--websocket-port", "0") as server:
+        server.wait_for("WebSockets at ws://")
+        url = next(line.split()[2] for line in server.said if line.startswith("WebSockets at "))
+        assignment = join(url.removeprefix("ws://"), "catch").assignment
+        server.wait_for(f"over WebSockets: {url}")
+
+    assert f"ws://{assignment.address}" == url
+    assert server.heard(f"answered: assignment of simulator 0, {server.address}")
+
+
 def test_the_proto_files_can_be_had_without_the_repository(tmp_path: Path) -> None:
     folder = tmp_path / "contract"
 
@@ -449,3 +462,6 @@ def test_the_proto_files_can_be_had_without_the_repository(tmp_path: Path) -> No
     written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     assert written == ["README.md", "ludus/v1/simulation.proto", "mlagents/unity.proto"]
     assert all((folder / name).read_bytes() == (proto / name).read_bytes() for name in written)
+    links = re.findall(r"\]\(([^)#]+)\)", (folder / "README.md").read_text())
+    assert links
+    assert not [link for link in links if not (folder / link).exists()]

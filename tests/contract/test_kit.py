@@ -155,7 +155,11 @@ def alive(pid: int) -> bool:
         (("--", "./no-such-client"), 1, "./no-such-client cannot be started: No such file or directory"),
         (("--only", "dances", "--", "true"), 2, "'dances' is not one of"),
         (("--timeout", "0", "--", "true"), 2, "is not in the range"),
-        (("--only", "answers pings", "--", "true", "{run}"), 2, "is for clients with WebSockets: CMD has no {websocket}"),
+        (
+            ("--only", "answers pings", "--", "true", "{run}"),
+            2,
+            "is for clients with WebSockets: CMD has no {websocket}",
+        ),
         ((), 2, "Missing argument"),
     ],
 )

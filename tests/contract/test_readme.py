@@ -23,7 +23,8 @@ from server.kit.errors import DatabaseUnavailable, LudusError, RunNotFound, Toke
 from server.kit.listening import GatewaySettings
 from server.simulators.models import NoPlaces, PlacesUnavailable, RunClosed
 
-README = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
+FOLDER = Path(__file__).parents[2] / "proto"
+README = (FOLDER / "README.md").read_text()
 
 
 def section(title: str) -> str:
@@ -100,6 +101,41 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["steps before the first answer"].startswith(f"{contract.MAX_UNADMITTED_STEPS} ")
 
 
+def test_the_comments_of_the_fields_have_the_limits_of_the_code() -> None:
+    comments: dict[str, str] = {}
+    message = comment = ""
+    for line in (FOLDER / "ludus" / "v1" / "simulation.proto").read_text().splitlines():
+        if line.startswith("message "):
+            message = line.split()[1]
+        if line.lstrip().startswith("//"):
+            comment += line.strip(" /") + " "
+            continue
+        if field := re.fullmatch(r"\s+(?:repeated |optional )?\w+ (\w+) = \d+;", line):
+            comments[f"{message}.{field[1]}"] = comment
+        comment = ""
+    limit = re.compile(r"\b(?:at most|\d+ to) (\d+)", re.IGNORECASE)
+
+    assert {field: int(found[1]) for field, text in comments.items() if (found := limit.search(text))} == {
+        "JoinRequest.run": contract.MAX_RUN,
+        "JoinRequest.session_id": 64,
+        "JoinRequest.label": contract.MAX_LABEL,
+        "JoinRequest.client": contract.MAX_CLIENT,
+        "JoinRequest.max_wait_seconds": contract.MAX_WAIT_SECONDS,
+        "ReportRequest.code": 64,
+        "ReportRequest.sentence": contract.MAX_SENTENCE,
+        "Hello.behaviors": specs.MAX_BEHAVIORS,
+        "BehaviorSpec.name": specs.MAX_NAME_BYTES,
+        "BehaviorSpec.observations": specs.MAX_OBSERVATIONS,
+        "ObservationSpec.shape": specs.MAX_DIMENSIONS,
+        "ActionSpec.continuous_size": specs.MAX_CONTINUOUS,
+        "ActionSpec.discrete_branches": specs.MAX_BRANCHES,
+        "Step.stats": specs.MAX_STATS,
+        "Stat.key": specs.MAX_NAME_BYTES,
+        "Saved.position": contract.MAX_POSITION_BYTES >> 20,
+    }
+    assert "may be 0" in comments["ObservationSpec.shape"]  # as the worked Announce, which is read below
+
+
 def test_times_are_those_of_the_code() -> None:
     times = section("9. Time-outs and keepalive")
     settings = CollectorSettings(run_id="", attempt=1, seed=0)
@@ -145,6 +181,23 @@ def test_the_worked_session_is_what_the_codec_reads() -> None:
     assert (close.code, close.rejoin) == (CloseCode.RUN_FINISHED, False)
 
 
+def test_the_worked_reset_and_what_goes_beside_it_are_what_the_codec_reads() -> None:
+    spec = spec_from_message(pb.ConnectRequest.FromString(example("Hello")).hello.behaviors[0])
+    reset = pb.ConnectResponse.FromString(example("Reset")).reset
+    step = pb.ConnectRequest.FromString(example("Step 3")).step
+    ((_, decisions, terminals),) = decode_step(step, {spec.name: BehaviorLayout(spec)})
+    wait = pb.ConnectResponse.FromString(example("Wait")).wait
+    blind = spec_from_message(pb.ConnectRequest.FromString(example("Announce")).announce.behaviors[0])
+
+    assert (reset.reset_id, dict(reset.environment_parameters)) == (1, {"size": 3, "wind": 0})
+    assert (step.step_id, step.reset_id, terminals) == (3, 1, None)
+    assert decisions is not None
+    np.testing.assert_array_equal(decisions.observations[0], [[0.25, 1]])
+    assert [(stat.key, stat.value, stat.aggregation) for stat in step.stats] == [("Caught", 2, pb.AGGREGATION_SUM)]
+    assert (wait.reason, wait.retry_after_seconds) == ("paused", 0)
+    assert (blind.name, blind.observations[0].shape, blind.actions.continuous_size) == ("Moth", (0,), 1)
+
+
 def test_the_example_with_a_picture_and_mixed_actions_is_what_the_codec_reads() -> None:
     hello = pb.ConnectRequest.FromString(example("Hello with a picture")).hello
     spec = spec_from_message(hello.behaviors[0])
@@ -171,6 +224,10 @@ def test_the_examples_are_written_as_protobuf_writes_them() -> None:
         ("Step 1", pb.ConnectRequest),
         ("Actions", pb.ConnectResponse),
         ("Step 2", pb.ConnectRequest),
+        ("Reset", pb.ConnectResponse),
+        ("Step 3", pb.ConnectRequest),
+        ("Wait", pb.ConnectResponse),
+        ("Announce", pb.ConnectRequest),
         ("Close", pb.ConnectResponse),
         ("Hello with a picture", pb.ConnectRequest),
         ("Step with a picture", pb.ConnectRequest),

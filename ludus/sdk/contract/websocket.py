@@ -29,7 +29,7 @@ PING: Final = bytes(range(131, 256))
 """The longest content of a ping, and no text."""
 LATER_KEYS: Final = {"later": {"list": [1, -2.5e3, None, True, {"text": '"\\ \u00e4\U0001f600\n'}], "empty": []}}
 """What a later version may add to a text, and a parser of JSON has to know."""
-LATER_METADATA: Final = {"later-bin": "{[\"\u00e4\"]}"}
+LATER_METADATA: Final = {"later-bin": '{["\u00e4"]}'}
 
 
 class NoPong(Exception):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import SecretStr, ValidationError
+from sqlalchemy import select
 from websockets.exceptions import ConnectionClosed
 
 from ludus.collector.messages import SimulatorLeft, SimulatorStarted
@@ -23,6 +24,7 @@ from server.kit import token_watcher
 from server.kit.db.database import Database
 from server.kit.listening import GatewaySettings
 from server.kit.ports import CannotStart
+from server.simulators.models import Simulator
 from server.simulators.repository import Placement
 from tests.ludus.collector.stack import SPEC, Learner, learner, pids_of
 from tests.ludus.protocol.test_tls import SERVED
@@ -100,6 +102,9 @@ def test_a_collector_without_websockets_is_relayed_to(database: Database) -> Non
         add_run(database, trainer.endpoints[0].address, name="1", generation=0)
         assignment = join(where(gateway), RUN, token=TOKEN).assignment
         assert (assignment.relay, assignment.address) == (True, "")
+        with database.read() as session:
+            listed = session.execute(select(Simulator.number, Simulator.relayed)).all()
+        assert listed == [(assignment.simulator_number, True)]
         with stream(where(gateway), assignment.ticket) as peer:
             hello(peer, assignment.ticket)
             play(peer, 3)
