@@ -35,7 +35,7 @@ from tests.toys.catch import Catch
 from tests.toys.mazes import Crowd
 from tests.toys.wanderers import Wanderers
 from tests.waiting import eventually
-from tests.websockets import join
+from tests.websockets import join as join_over_websockets
 
 NODE = Path(__file__).parents[2] / "examples" / "node"
 TLS = Path(__file__).parents[1] / "data" / "tls"
@@ -446,7 +446,7 @@ def test_a_client_with_websockets_is_told_of_with_the_address_that_it_gets() -> 
     with Server("--websocket-port", "0") as server:
         server.wait_for("WebSockets at ws://")
         url = next(line.split()[2] for line in server.said if line.startswith("WebSockets at "))
-        assignment = join(url.removeprefix("ws://"), "catch").assignment
+        assignment = join_over_websockets(url.removeprefix("ws://"), "catch").assignment
         server.wait_for(f"over WebSockets: {url}")
 
     assert f"ws://{assignment.address}" == url

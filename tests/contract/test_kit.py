@@ -203,9 +203,10 @@ def test_a_client_that_does_not_answer_a_ping_with_its_bytes_is_told_so(
 
         monkeypatch.setattr(culprit.protocol, "send_frame", send_frame)
         culprit.send(request.SerializeToString())
+        if framing is websocket.fragmented:  # the answer itself comes before the server looks at the pong
+            message_of(culprit)
         with pytest.raises(Refused, match="did not answer a ping of 125 bytes"):
-            while True:  # the answer itself, in fragments, comes before the server looks at the pong
-                message_of(culprit)
+            message_of(culprit)
 
     assert len(violations) == 1
 

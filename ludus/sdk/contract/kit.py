@@ -415,7 +415,7 @@ WEBSOCKET_SCENARIOS: Final = (
     Scenario(
         "ignores keys of texts that it does not know",
         "15. WebSockets",
-        "Texts are JSON; the client ignores keys that it does not know, whatever their value, and a text without others",
+        "The client ignores keys of texts that it does not know, whatever their value, and a text that has no others",
         (finish_after(3),),
         flaky,
         joins=3,
