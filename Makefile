@@ -93,6 +93,7 @@ learn: setup ## Check that everything learns, to stated bars: hours; continues a
 games: setup ## Train the games of docs/games.md by the commands of that page: half an hour (ARGS='-k doom')
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[dev,games]'
 	@$(PYTEST) -m games --randomly-dont-reorganize $(ARGS)
+	@$(PYTEST) tests/ludus/adapters/test_envpool.py tests/ludus/adapters/test_vector.py
 
 learn-quick: setup ## Run the learning tests of CI: minutes
 	@$(PYTEST) -n $(CORES) --dist loadgroup -m "learning and not hours" $(ARGS)

@@ -33,7 +33,7 @@ HEAVY = {"torch", "fastapi", "pydantic", "sqlalchemy", "celery", "structlog", "g
 """What a light installation lacks."""
 
 IMPORT_EVERYTHING = f"""
-import importlib, json, logging, os, pkgutil, signal, sys, threading, warnings
+import importlib.util, json, logging, os, pkgutil, signal, sys, threading, warnings
 
 def modules(name):
     yield name
@@ -60,7 +60,7 @@ def take(name, modules):
         report["modules"].setdefault(name, []).append(module)
     report["states"][name] = state()
 
-ludus = list(modules("ludus"))
+ludus = [name for name in modules("ludus") if name != "ludus.adapters.envpool" or importlib.util.find_spec("envpool")]
 take("ludus", [name for name in ludus if not name.startswith({EXTRAS!r})])
 report["heavy in ludus"] = sorted({HEAVY!r} & set(sys.modules))
 take("server", ["server.app.app", "server.app.serve"])
