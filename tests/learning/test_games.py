@@ -35,6 +35,9 @@ class Game(NamedTuple):
 
 GAMES = (
     Game("minigrid", 0.5, 0.9, 100_000),
+    Game("half_cheetah", 0.0, 1000.0, 250_000),
+    Game("multiwalker", -95.0, -75.0, 200_000),
+    Game("simple_spread", -21.5, -20.0, 200_000),
     Game("stars", 0.0, 8.0, 60_000),
 )
 

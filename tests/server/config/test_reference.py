@@ -54,7 +54,7 @@ def test_every_section_is_part_of_a_run_or_the_parent_of_one() -> None:
         section.__name__ for section in descendants(Section) if not any(issubclass(each, section) for each in TITLES)
     ]
 
-    assert stray == []
+    assert stray == ["EncoderConfig"], "encoders that have keys are those of plug-ins"
 
 
 def descendants(section: type[Section]) -> set[type[Section]]:
