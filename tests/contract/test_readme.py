@@ -126,6 +126,7 @@ def test_the_comments_of_the_fields_have_the_limits_of_the_code() -> None:
         "Hello.behaviors": specs.MAX_BEHAVIORS,
         "BehaviorSpec.name": specs.MAX_NAME_BYTES,
         "BehaviorSpec.observations": specs.MAX_OBSERVATIONS,
+        "BehaviorSpec.game_layout": specs.MAX_GAME_LAYOUT,
         "ObservationSpec.shape": specs.MAX_DIMENSIONS,
         "ActionSpec.continuous_size": specs.MAX_CONTINUOUS,
         "ActionSpec.discrete_branches": specs.MAX_BRANCHES,

@@ -82,7 +82,7 @@ def test_dqn_novelty_its_explorer_and_all_adapters_are_plug_ins() -> None:
         Kind.REWARDS: {"novelty"},
         Kind.ENCODERS: set(),
         Kind.EXPLORERS: {"epsilon_greedy"},
-        Kind.ADAPTERS: {"godot", "gymnasium", "pettingzoo", "python"},
+        Kind.ADAPTERS: {"envpool", "godot", "gymnasium", "gymnasium-vec", "pettingzoo", "python"},
     }
 
 

@@ -57,6 +57,7 @@ STARTED: dict[str, Counter[str]] = {
     "ludus/cli/collect.py": Counter(Thread=1),
     "ludus/cli/simulate.py": Counter(Thread=1),
     "ludus/recordings/tape.py": Counter(Thread=1),
+    "ludus/sdk/contract/websocket.py": Counter(Thread=1),
     "server/controller/controller.py": Counter(Thread=1),
     "server/kit/db/checks.py": Counter(Thread=1),
     "server/kit/token_watcher.py": Counter(Thread=1),

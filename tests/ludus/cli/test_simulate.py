@@ -355,8 +355,8 @@ def test_processes_end_with_a_command_that_was_killed(
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("CartPole-v1", "write godot:BUILD, gymnasium:ID"),
-        ("gymnasium:", "write godot:BUILD, gymnasium:ID"),
+        ("CartPole-v1", "write envpool:ID, godot:BUILD, gymnasium:ID"),
+        ("gymnasium:", "write envpool:ID, godot:BUILD, gymnasium:ID"),
         ("gymnasium:Nothing-v0", "Environment `Nothing` doesn't exist"),
         ("gymnasium:CartPole-v9", "cannot be simulated"),
         ("gymnasium:no_such_module:Game-v0", "No module named 'no_such_module'"),
@@ -642,7 +642,7 @@ class TestPythonGames:
             ("pettingzo:classic", "there is no module pettingzo"),
             (
                 "python:",
-                "write godot:BUILD, gymnasium:ID, pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS",
+                "pettingzoo:MODULE, python:FILE.py[:CLASS] or MODULE:CLASS",
             ),
         ],
     )
