@@ -7,7 +7,7 @@ has the number of the newest change that it includes, so that each change takes 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 from sqlalchemy import ForeignKey, Integer, func, select, update
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from ludus.config.environment_parameters import ParameterName
 from ludus.config.problems import show
 from ludus.config.run import RunConfig
+from ludus.validation import OneOf
 from server.config.amendment import amend
 from server.kit.db.base import CLUSTERED, Base, Json, Timestamp
 from server.kit.db.clock import now
@@ -142,7 +143,9 @@ class RunChanges(Write):
     """
     environment_parameters: dict[ParameterName, EnvironmentParameterChange] = Field(default={}, max_length=1000)
     """Another lesson or value, by the parameter's name, as `PATCH .../environment_parameters` takes it."""
-    record: bool | float | JsonObject | None = Field(default=None, examples=[True, {"share": 0.1}])
+    record: Annotated[bool | float | JsonObject, OneOf("true, false, a share, or an object")] | None = Field(
+        default=None, examples=[True, {"share": 0.1}]
+    )
     """Another `simulators.record`: which sessions are recorded from now on. Keys that a mapping lacks stay."""
 
 
