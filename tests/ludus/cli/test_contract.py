@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from ludus.cli import ludus
-from ludus.sdk.contract.kit import SCENARIOS
+from ludus.sdk.contract.kit import SCENARIOS, WEBSOCKET_SCENARIOS
 
 TLS = Path(__file__).parents[2] / "data" / "tls"
 
@@ -30,4 +30,6 @@ def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], problem: st
 
 
 def test_the_scenarios_are_listed() -> None:
-    assert CliRunner().invoke(ludus, ["contract", "--list"]).stdout.splitlines() == [each.name for each in SCENARIOS]
+    assert CliRunner().invoke(ludus, ["contract", "--list"]).stdout.splitlines() == [
+        each.name for each in (*SCENARIOS, *WEBSOCKET_SCENARIOS)
+    ]

@@ -22,7 +22,12 @@ ROUTES = [
 ]
 GUARDED = [(method, route) for method, route in ROUTES if not is_open({"path": route.path, "method": method})]
 IDS = [f"{method} {route.path}" for method, route in GUARDED]
-EMPTY = {"GET /v1/runs/{run:name}/result", "GET /v1/webhooks/{webhook:name}/deliveries/{delivery:name}"}
+EMPTY = {
+    "GET /v1/runs/{run:name}/recordings/{recording:name}/file",
+    "GET /v1/runs/{run:name}/recordings/{recording:name}/frames",
+    "GET /v1/runs/{run:name}/result",
+    "GET /v1/webhooks/{webhook:name}/deliveries/{delivery:name}",
+}
 """What the project of the test does not have."""
 NOWHERE = {"attempt": "1", "number": "1", "version": "1", "token": "tok_0"}
 """Parameters of paths that 'nothing' is none for."""

@@ -25,6 +25,8 @@ EXCEPTIONS = {
     "GET /ui/session": (None, False),
     "DELETE /ui/session": (None, False),
     "GET /v1/audit": (Scope.ADMIN, False),
+    "GET /v1/runs/{run:name}/recordings/{recording:name}/file": (Scope.RUN, False),
+    "GET /v1/runs/{run:name}/recordings/{recording:name}/frames": (Scope.RUN, False),
     "GET /v1/workers": (Scope.ADMIN, True),
     "POST /v1/workers/{worker:worker}:cordon": (Scope.ADMIN, True),
     "POST /v1/workers/{worker:worker}:drain": (Scope.ADMIN, True),

@@ -36,7 +36,7 @@ from tests.server.deletions import counted
 from tests.server.ladders.played import make_match, make_player, rate_all
 
 OF_LADDERS = (Ladder, LadderMatch, RatingPoint)
-NEVER = {"event_days": None, "simulator_days": None, "match_days": None}
+NEVER = {"event_days": None, "simulator_days": None, "match_days": None, "recording_days": None}
 
 
 def ended(database: Database, events: int = 1500) -> tuple[str, str]:

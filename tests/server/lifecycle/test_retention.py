@@ -22,7 +22,7 @@ from tests.factories import make_checkpoint, make_ledger
 from tests.server.ladders.played import computed, get_ladder, make_match, make_player, rate_all
 
 DAY = 86400.0
-NEVER = {"run_days": None, "event_days": None, "simulator_days": None, "match_days": None}
+NEVER = {"run_days": None, "event_days": None, "simulator_days": None, "match_days": None, "recording_days": None}
 
 
 def retention(database: Database, **days: float) -> JobLoop:

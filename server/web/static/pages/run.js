@@ -21,7 +21,9 @@ import { Lessons } from "../parts/lessons.js";
 import { LadderView } from "../parts/ladder.js";
 import { CopyLink } from "./compare.js";
 
-const TABS = ["overview", "charts", "timeline", "lessons", "opponents", "models", "simulators", "recordings", "logs", "config"];
+const TABS = [
+  "overview", "charts", "timeline", "lessons", "opponents", "models", "simulators", "recordings", "logs", "config",
+];
 /** Seconds between two looks at a run that is live: while it is young, and later, when a curve changes slowly. */
 const YOUNG = 120;
 const OFTEN = 4;
@@ -50,7 +52,8 @@ export default function RunPage({ parts: [name, tab = "overview"] }) {
   const { behaviors, environment_parameters: parameters } = run.config;
   const opponents = run.self_play || run.kind === "match" || JSON.stringify(behaviors ?? {}).includes('"self_play":{');
   const taught = Object.keys(parameters ?? {}).length > 0;
-  const hidden = [!taught && "lessons", !opponents && "opponents", run.kind === "clone" && "simulators", run.kind === "clone" && "recordings"];
+  const played = run.kind === "clone" ? ["simulators", "recordings"] : [];
+  const hidden = [!taught && "lessons", !opponents && "opponents", ...played];
   const shown = TABS.filter((each) => !hidden.includes(each));
   const { created_at: created, started_at: began, finished_at: ended } = run;
   const since = ended ? `ended ${ago(ended)}` : began ? `began ${ago(began)}` : `created ${ago(created)}`;

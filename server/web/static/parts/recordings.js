@@ -164,7 +164,8 @@ function Line({ name, points, at }) {
   const [low, high] = [Math.min(...points.map(({ y }) => y)), Math.max(...points.map(({ y }) => y))];
   const [first, last] = [points[0].x, Math.max(points[points.length - 1].x, points[0].x + 1)];
   const across = (/** @type {number} */ x) => (WIDTH * (x - first)) / (last - first);
-  const up = (/** @type {number} */ y) => (high > low ? HEIGHT - 4 - ((HEIGHT - 8) * (y - low)) / (high - low) : HEIGHT / 2);
+  const up = (/** @type {number} */ y) =>
+    high > low ? HEIGHT - 4 - ((HEIGHT - 8) * (y - low)) / (high - low) : HEIGHT / 2;
   const line = points.map(({ x, y }) => `${across(x).toFixed(1)},${up(y).toFixed(1)}`).join(" ");
   const now = points.findLast(({ x }) => x <= at);
   return html`<figure class="playback"><figcaption class="small">${name}: <b>${now ? number(now.y) : "–"}</b>
