@@ -41,6 +41,9 @@ GAMES = (
     Game("stars", 0.0, 8.0, 60_000),
 )
 
+WITHOUT_A_BAR = {"doom", "knights_archers_zombies", "minigrid_memory", "pong"}
+"""Presets that nobody has seen learn yet; the page says so."""
+
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LudusUp]:
@@ -50,10 +53,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LudusUp]:
     up.stop()
 
 
-def test_each_game_of_the_page_is_trained_here() -> None:
+def test_each_game_of_the_page_is_trained_here_or_named_as_one_without_a_bar() -> None:
     presets = re.findall(r"^ludus config preset (\w+) \| ludus run create - --name \1$", PAGE, re.MULTILINE)
 
-    assert sorted(presets) == sorted([*(game.preset for game in GAMES), "pong"]), "Pong takes a night"
+    assert {*presets} - {game.preset for game in GAMES} == WITHOUT_A_BAR
 
 
 @pytest.mark.parametrize("game", GAMES, ids=lambda game: game.preset)
