@@ -159,7 +159,7 @@ class PoolSimulation(GymnasiumSimulation):
             self.finished += int(done.sum())
             final = tuple(values[done] for values in observed)
             builder.end_episodes(TerminalBatch(agents[done], earned[done], final, ~terminated[done]))
-            # The step that begins the next episodes ignores its action: nobody has to be asked for it.
+            # The pool ignores the action of the step that begins an episode, so the policy is not asked for one.
             self._continuous[agents[done]] = 0
             self._discrete[agents[done]] = 0
             self._ready[agents[done]] = True

@@ -192,8 +192,8 @@ class VectorSimulation(GymnasiumSimulation):
         seed: Any = None  # a number, or one of each environment
         if self._seeds is not None:
             options |= self._seeds.options or {}
-            every = [self._seeds.next(agent) if chosen[agent] else None for agent in range(len(chosen))]
-            seed = every if any(one is not None for one in every) else None
+            seeds = [self._seeds.next(agent) if chosen[agent] else None for agent in range(len(chosen))]
+            seed = seeds if any(agent_seed is not None for agent_seed in seeds) else None
         else:
             options |= parameters
             if start is not None and start.first:

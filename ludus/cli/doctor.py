@@ -40,7 +40,7 @@ QUIET_ARGUMENTS: Final = ("-nographics", "-batchmode")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found of one part."""
+    """A finding about a game, or about the way to it."""
 
     code: str
     behavior: str | None

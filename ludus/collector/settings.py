@@ -39,7 +39,7 @@ class CollectorSettings:
     tls_client_ca: str | None = None
     """PEM file of the authority of simulators' certificates; given, they must show one."""
     websocket_origins: tuple[str, ...] | None = None
-    """Origins of pages that may connect by WebSockets, beside those of this machine; None: nobody may."""
+    """Origins of pages that may connect by WebSockets, beside pages of this machine. None: WebSockets are off."""
     websocket_range: tuple[int, int] | None = None
     """Ports for WebSockets. None: any, if `port_range` is None, too, else there are none: gateways relay."""
     environment_parameters: Mapping[str, ParameterValue] = field(default_factory=dict)

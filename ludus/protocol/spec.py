@@ -69,7 +69,7 @@ class BehaviorSpec:
     observations: tuple[ObservationSpec, ...]
     actions: ActionSpec
     game_layout: str = field(default="", compare=False)
-    """What an adapter needs to hand an exported model back to its engine, in a form of its own; the model has it."""
+    """Text of the adapter, which exported models carry: it describes the order of inputs and actions for the engine."""
 
     @property
     def behavior(self) -> str:

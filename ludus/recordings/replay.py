@@ -101,7 +101,9 @@ class _PlayerPolicy:
         ids = np.arange(rows, dtype=np.int32)
         allowed = None if masks is None else np.asarray(masks, np.uint8)
         self._player.forget(ids.tolist())
-        batch = DecisionBatch(ids, np.zeros(rows, np.float32), tuple(np.asarray(one) for one in observations), allowed)
+        batch = DecisionBatch(
+            ids, np.zeros(rows, np.float32), tuple(np.asarray(column) for column in observations), allowed
+        )
         continuous, discrete = self._player.act(batch)
         log_probs = np.zeros((rows, continuous.shape[1] + discrete.shape[1]), np.float32)
         return Acted(continuous, np.clip(continuous, -1, 1), discrete, log_probs)
@@ -420,10 +422,11 @@ class Replay:
         """Play a message of the game; return what is to be said about it."""
         number, frame, message = heard
         game.lacks_resets |= bool(frame.direction & Direction.BEFORE)
-        was_reset = any(one.kind == "reset" for _, _, one in said)
+        then_answers = [answer for _, _, answer in said]
+        was_reset = any(answer.kind == "reset" for answer in then_answers)
         if isinstance(game, _UnityGame) and was_reset and self.result.received >= PREAMBLE:
             game.reset()  # it goes out with the reply
-        actions = [batch for _, _, one in said for batch in one.actions]
+        actions = [batch for answer in then_answers for batch in answer.actions]
         if isinstance(game, _NativeGame):
             actions = self._answers.get(message.step or 0, [])
         self._answered(message, actions)
@@ -434,23 +437,20 @@ class Replay:
             game.reset()
         self.result.received += 1
         self.result.answers += len(answers)
-        for one, code in ((one, code) for part, code in self._ends(said, answers) for one in part):
-            one.code = code if one.kind == "closing" else one.code
+        # Unity players do not get the code of a session's end: it is the recording's, and that of the collector of now.
+        for server_answers, end_code in ((then_answers, self._recording.summary.end.code), (answers, self._link.left)):
+            for answer in server_answers:
+                answer.code = end_code if answer.kind == "closing" else answer.code
         self.result.ended = _end(answers) is not None
-        problems = [f"{one.code}: {one.sentence}" for one in self._link.problems[known:]]
+        problems = [f"{problem.code}: {problem.sentence}" for problem in self._link.problems[known:]]
         findings = [
             Finding(number, frame.seconds, message.sentence, "", f"a problem was reported, {problem}", differs=False)
             for problem in problems
         ]
-        differs, then, now = compared([one for _, _, one in said], actions, answers)
+        differs, then, now = compared(then_answers, actions, answers)
         if isinstance(game, _UnityGame) and was_reset and self.result.received <= PREAMBLE and not differs:
             then = ""  # every player's second call is answered so
         return iter([*findings, Finding(number, frame.seconds, message.sentence, then, now, differs)])
-
-    def _ends(self, said: Sequence[Numbered], answers: Sequence[Message]) -> Iterator[tuple[list[Message], str]]:
-        """Yield the answers of then and now, with the code of the session's end: Unity players do not get it."""
-        yield [one for _, _, one in said], self._recording.summary.end.code
-        yield list(answers), self._link.left
 
 
 def compared(then: Sequence[Message], actions: Sequence[ActionBatch], now: Sequence[Message]) -> tuple[bool, str, str]:
@@ -460,9 +460,9 @@ def compared(then: Sequence[Message], actions: Sequence[ActionBatch], now: Seque
     and Reset. Nothing then and an answer now is no difference: the recording may have ended before the answer.
     """
     end_then, end_now = _end(then), _end(now)
-    shapes_then, shapes_now = _shapes(actions), _shapes([batch for one in now for batch in one.actions])
+    shapes_then, shapes_now = _shapes(actions), _shapes([batch for answer in now for batch in answer.actions])
     words_then, words_now = (
-        "; ".join(one.sentence for one in answers if one.kind not in {"wait", "save"}) or "nothing"
+        "; ".join(answer.sentence for answer in answers if answer.kind not in {"wait", "save"}) or "nothing"
         for answers in (then, now)
     )
     if end_then in OF_THE_SERVER:
@@ -471,14 +471,14 @@ def compared(then: Sequence[Message], actions: Sequence[ActionBatch], now: Seque
         return True, words_then, words_now
     if end_then is not None:
         return False, words_then, words_now
-    resets = any(one.kind == "reset" for one in then)
+    resets = any(answer.kind == "reset" for answer in then)
     differs = bool(shapes_then) and not resets and shapes_then != shapes_now
     return differs, words_then if differs or resets else "", words_now
 
 
 def _end(answers: Sequence[Message]) -> str | None:
     """Return the code of the session's end among the answers; None where it goes on."""
-    return next((one.code or one.kind for one in answers if one.kind in {"close", "closing"}), None)
+    return next((answer.code or answer.kind for answer in answers if answer.kind in {"close", "closing"}), None)
 
 
 def _shapes(actions: Sequence[ActionBatch]) -> dict[str, tuple[int, int, int]]:

@@ -63,7 +63,7 @@ class Job(_Frozen):
     tls_client_ca: str | None = None
     """PEM file of the authority of simulators' certificates; given, they must show one."""
     websocket_origins: tuple[str, ...] | None = None
-    """Origins of pages that may connect to collectors by WebSockets; None: nobody may."""
+    """Origins of pages that may connect to collectors by WebSockets. None: WebSockets are off."""
     websocket_range: tuple[int, int] | None = None
     demonstrations: dict[str, str] = Field(default_factory=dict)
     """Where each demonstration of the configuration lies, by its id."""

@@ -138,7 +138,7 @@ class GodotSimulation(Simulation):
             )
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
-        """Let all agents act."""
+        """Send the actions of all agents to the game, and report its next step."""
         for batch in actions.batches:
             assert batch.agent_ids is not None
             view = self._views[batch.behavior]

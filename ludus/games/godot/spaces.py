@@ -1,4 +1,4 @@
-"""What Godot's agents see and do, from the game's answer to `env_info`: observations as columns, actions as objects.
+"""Converts observations of Godot's agents to columns, and actions to JSON objects, as the game's `env_info` describes.
 
 Types decide, not versions: plug-ins of one version number send one object for all agents, or one for each. Keys keep
 the order in which the game sent them. Legend: N agents of one behavior.
@@ -106,7 +106,7 @@ class ActionKey:
 
 @dataclass(frozen=True)
 class Spaces:
-    """What the agents of a behavior see and do."""
+    """Converts the observations and actions of a behavior's agents between Godot's JSON and columns."""
 
     observations: tuple[ObservationKey, ...]
     actions: tuple[ActionKey, ...]

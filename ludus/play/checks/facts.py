@@ -1,4 +1,4 @@
-"""What the columns of a game tell, in sentences: each check returns a fact (number, cause, one remedy), or None.
+"""Checks of a game's columns. Each check returns a fact (a number, its cause, one remedy), or None.
 
 The caller says when a check applies: a run late in its training, `ludus doctor` after its steps at random.
 """
