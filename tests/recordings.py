@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ludus.play.recordings.file import Direction, End, Frame, Header, pack_end, pack_frames, pack_header
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch
 from ludus.protocol.codec import encode_answer, encode_step
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.protocol.specs import spec_to_message
-from ludus.recordings.file import Direction, End, Frame, Header, pack_end, pack_frames, pack_header
 from server.simulators.recordings.repository import NewRecording
 from tests.server.app.world import Trainer
 

@@ -9,7 +9,7 @@ from ludus.cli.client import answering, connected, writing
 from ludus.cli.options import FILE
 from ludus.cli.render import echo, table
 from ludus.client import Client
-from ludus.recordings.file import SUFFIX
+from ludus.play.recordings.file import SUFFIX
 from ludus.schemas import Recording
 
 

@@ -16,10 +16,10 @@ from ludus.cli.options import EXISTING_FILE, SEED, json_option
 from ludus.cli.render import echo, print_facts, print_json, print_json_line
 from ludus.play.model import ModelPlayer, UnusableModel
 from ludus.play.players import Player, RandomPlayer
+from ludus.play.recordings.file import BadRecording, Summary, summarize
+from ludus.play.recordings.reading import frame_text, shown_frames
+from ludus.play.recordings.result import Finding, Replayed
 from ludus.protocol.spec import BehaviorSpec
-from ludus.recordings.file import BadRecording, Summary, summarize
-from ludus.recordings.reading import frame_text, shown_frames
-from ludus.recordings.result import Finding, Replayed
 
 LEARNERS: Final = "ludus.replay"
 """Entry point group: `learn` feeds a recording to a learner. The worker's package has it."""
@@ -85,7 +85,7 @@ def replay(
 
 
 async def _play(file: Path, make: Callable[[BehaviorSpec], Player], *, everything: bool, as_json: bool) -> Replayed:
-    from ludus.recordings.replay import Replay  # noqa: PLC0415  a light installation has no collector
+    from ludus.play.recordings.replay import Replay  # noqa: PLC0415  a light installation has no collector
 
     _log_to_stderr()
     with file.open("rb") as opened:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ludus.collector.agents import AgentIndex
 from ludus.collector.session import Host, Session
 from ludus.collector.snapshots.sessions import SessionCheckpoints
+from ludus.play.recordings.file import Direction
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import Floats, Ints
 from ludus.protocol.codec import decode_stats, decode_step, encode_answer, samplers_to_messages
@@ -24,7 +25,6 @@ from ludus.protocol.contract import (
 )
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import BehaviorLayout, spec_from_message
-from ludus.recordings.file import Direction
 from ludus.sdk.environment_parameters import ParameterDraws
 
 NOT_RESUMED = (

@@ -31,9 +31,9 @@ from ludus.collector.snapshots.barrier import CheckpointBarrier
 from ludus.collector.snapshots.state import SessionSnapshot, State
 from ludus.collector.stats import StatSums
 from ludus.collector.ticks import BatchTicks
+from ludus.play.recordings.tape import BACKLOG_BYTES, FlightRecorder, Sink, folder_sink
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.tickets import TicketChecker
-from ludus.recordings.tape import BACKLOG_BYTES, FlightRecorder, Sink, folder_sink
 
 log = structlog.get_logger()
 

@@ -19,6 +19,7 @@ from ludus.collector.settings import CollectorSettings
 from ludus.collector.snapshots.state import SessionSnapshot
 from ludus.collector.stats import MAX_KEYS, StatSums
 from ludus.collector.unity.diagnostics import Connections
+from ludus.play.recordings.tape import FlightRecorder
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import (
@@ -31,7 +32,6 @@ from ludus.protocol.contract import (
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.tickets import TicketChecker, TicketExpired, TicketInvalid
-from ludus.recordings.tape import FlightRecorder
 
 LEFT = "left"
 """Code of a session that the client ended in good order."""

@@ -1,1 +1,1 @@
-"""Plays episodes without a server: scripted players, exported models, results."""
+"""Plays without a server: episodes by scripted players and exported models, checks of games, recorded sessions."""

@@ -23,8 +23,8 @@ EXTRAS = (
     "ludus.collector",
     "ludus.config",
     "ludus.logging",
-    "ludus.recordings.replay",
-    "ludus.recordings.tape",
+    "ludus.play.recordings.replay",
+    "ludus.play.recordings.tape",
     "ludus.validation",
 )
 """What imports the packages of an extra: environments, or `ludus[collect]`, whose memory is shared on Linux alone."""

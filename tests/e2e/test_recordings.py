@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ludus.client import ApiError, Client
-from ludus.recordings.file import summarize
-from ludus.recordings.replay import Replay
-from ludus.recordings.result import Replayed
+from ludus.play.recordings.file import summarize
+from ludus.play.recordings.replay import Replay
+from ludus.play.recordings.result import Replayed
 from ludus.schemas import Recording, Run
 from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
 from tests.e2e.test_faults import the

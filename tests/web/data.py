@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from ludus.recordings.file import End
+from ludus.play.recordings.file import End
 from ludus.schemas import STEPS_PER_SECOND
 from server.ladders.repository import LadderRepository
 from server.runs.events.repository import Note, record

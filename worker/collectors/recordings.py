@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from ludus.config.recording import RecordConfig
-from ludus.recordings.file import PART, SUFFIX
+from ludus.play.recordings.file import PART, SUFFIX
 
 log = structlog.get_logger()
 

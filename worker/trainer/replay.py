@@ -1,7 +1,7 @@
 """`ludus replay --learn`: feeds the steps of a recording to the learners of its behaviors, without a game.
 
-The collector is that of `ludus.recordings.replay`; the recorded actions act, so that rewards and observations belong to
-them. Each behavior is learned by its section of the run's configuration, which the recording has, from new networks.
+The collector is that of `ludus.play.recordings.replay`; the recorded actions act, so that rewards and observations
+belong to them. Each behavior is learned from new networks, by its section of the configuration in the recording.
 
 What it shows is a learner's fault: a value that is not finite, an error, measurements that explode. What it does not
 show is how the run learned: the weights of then are not in a recording. On-policy trainers take the actions as drawn by
@@ -28,11 +28,11 @@ from ludus.config.run import RunConfig
 from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import DemonstrationError
 from ludus.play.players import Player, RandomPlayer
+from ludus.play.recordings.file import Summary
+from ludus.play.recordings.reading import Message
+from ludus.play.recordings.replay import Replay
 from ludus.protocol.batches import ActionBatch, DecisionBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
-from ludus.recordings.file import Summary
-from ludus.recordings.reading import Message
-from ludus.recordings.replay import Replay
 from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.numeric_check import Diverged

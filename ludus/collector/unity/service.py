@@ -21,6 +21,7 @@ from ludus.collector.unity.encoding import CLOSING_REPLY
 from ludus.collector.unity.session import OK, UnitySession
 from ludus.http2.calls import ExchangeCall
 from ludus.http2.frames import Metadata
+from ludus.play.recordings.file import Direction
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.codes import CloseCode, ProtocolError
 from ludus.protocol.contract import MAX_CLIENT, SESSION_ID
@@ -33,7 +34,6 @@ from ludus.protocol.options import (
     SESSION_ID_METADATA,
     TICKET_METADATA,
 )
-from ludus.recordings.file import Direction
 
 log = structlog.get_logger()
 

@@ -17,6 +17,7 @@ from ludus.collector.unity import diagnostics
 from ludus.collector.unity.decoding import InfoReader
 from ludus.collector.unity.encoding import CLOSING_REPLY, ActionEncoder, reset_reply, step_reply
 from ludus.mlagents.specs import PICTURE_DIMENSIONS
+from ludus.play.recordings.file import Direction
 from ludus.protocol import side_channels
 from ludus.protocol import simulation_pb2 as sim
 from ludus.protocol.batches import BehaviorBatch, Floats, Ints, StatValue
@@ -27,7 +28,6 @@ from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
 from ludus.protocol.options import COMMUNICATION_VERSION, GAME_RECEIVES_BYTES, ML_AGENTS_VERSION
-from ludus.recordings.file import Direction
 
 OK = 200
 LOOK_SECONDS = 1.0

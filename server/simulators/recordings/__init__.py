@@ -1,1 +1,1 @@
-"""Recordings of simulators' sessions: their rows, files and limits. `ludus.recordings` has the format."""
+"""Recordings of simulators' sessions: their rows, files and limits. `ludus.play.recordings` has the format."""

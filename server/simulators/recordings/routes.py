@@ -11,8 +11,8 @@ from fastapi import APIRouter, Query, Response
 from fastapi import Path as InPath
 
 from ludus import schemas
-from ludus.recordings.file import BadRecording
-from ludus.recordings.reading import shown_frames
+from ludus.play.recordings.file import BadRecording
+from ludus.play.recordings.reading import shown_frames
 from server.kit.artifacts.store import SeekableFile
 from server.kit.errors import ArtifactNotFound, RunNotFound
 from server.kit.http.auth import needs

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ludus.client import Client, NotFound
-from ludus.recordings.file import summarize
+from ludus.play.recordings.file import summarize
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.recordings import SPOILED, store
 from tests.server.app.world import World

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ludus.cli import ludus
-from ludus.recordings.file import Frame, finish
+from ludus.play.recordings.file import Frame, finish
 from tests.recordings import content, frames
 
 

@@ -12,9 +12,9 @@ import torch
 from ludus.collector.arena import Arena
 from ludus.collector.segments import Segments
 from ludus.config.behavior import PPOConfig
+from ludus.play.recordings.file import Frame, finish, summarize
+from ludus.play.recordings.replay import Replay
 from ludus.protocol import simulation_pb2 as pb
-from ludus.recordings.file import Frame, finish, summarize
-from ludus.recordings.replay import Replay
 from tests.recordings import SPEC, content, frames
 from worker.experience.rollout import Rollout, gather
 from worker.trainer.replay import Lesson, RecordedActions, learn

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from ludus.recordings.file import PART, SUFFIX, BadRecording, finish
+from ludus.play.recordings.file import PART, SUFFIX, BadRecording, finish
 from server.kit.db.ids import new_id
 from server.kit.errors import LudusError, StorageUnavailable
 from server.lifecycle.attempts import AttemptLedger

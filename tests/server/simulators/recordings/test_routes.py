@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ludus.client import Client
-from ludus.recordings.file import summarize
+from ludus.play.recordings.file import summarize
 from server.kit.errors import ArtifactNotFound
 from tests.recordings import SPOILED, store
 from tests.server.app.world import Trainer, World, open_world

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ludus.recordings.file import End, Header, pack_end, pack_frames, pack_header, summarize
+from ludus.play.recordings.file import End, Header, pack_end, pack_frames, pack_header, summarize
 from server.kit.artifacts.store import fetch
 from server.kit.db.database import Database
 from server.lifecycle.attempts import AttemptLedger

@@ -1,7 +1,7 @@
 """The messages of a recording in words: what each says, agent by agent, as far as it can be read.
 
 `Interpreter` remembers the behaviors that were announced, so it is to be given the frames in their order. Nothing here
-refuses a message: what cannot be read is said so. Which rule a message breaks, `ludus.recordings.replay` finds.
+refuses a message: what cannot be read is said so. Which rule a message breaks, `ludus.play.recordings.replay` finds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from ludus.collector.unity.decoding import InfoReader
+from ludus.play.recordings.file import Direction, Frame, Recording
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, Array, BehaviorBatch, TerminalBatch
 from ludus.protocol.codec import decode_actions, decode_stats, decode_step
@@ -20,7 +21,6 @@ from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
 from ludus.protocol.specs import BehaviorLayout, spec_from_message
-from ludus.recordings.file import Direction, Frame, Recording
 from ludus.schemas.recordings import MessagePart, RecordedFrame
 from ludus.sdk.contract.served_stream import shortened, step_text
 

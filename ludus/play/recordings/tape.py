@@ -19,8 +19,8 @@ from typing import Final, Protocol
 import structlog
 
 from ludus.config.recording import RecordConfig
+from ludus.play.recordings.file import PART, SUFFIX, Direction, End, Header, pack_end, pack_frames, pack_header
 from ludus.protocol.codes import CloseCode
-from ludus.recordings.file import PART, SUFFIX, Direction, End, Header, pack_end, pack_frames, pack_header
 
 log = structlog.get_logger()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ludus.config.recording import RecordConfig
-from ludus.recordings.file import PART, Direction, Frame, Recording, summarize
-from ludus.recordings.tape import (
+from ludus.play.recordings.file import PART, Direction, Frame, Recording, summarize
+from ludus.play.recordings.tape import (
     BACKLOG_BYTES,
     CHUNK_BYTES,
     MOST_ERRORS,

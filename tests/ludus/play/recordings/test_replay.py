@@ -11,13 +11,7 @@ import pytest
 from ludus.collector.messages import SimulatorLeft
 from ludus.config.recording import RecordConfig
 from ludus.play.players import Player
-from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.batches import DecisionBatch, Floats, Ints
-from ludus.protocol.codec import encode_step
-from ludus.protocol.mlagents import unity_pb2
-from ludus.protocol.spec import BehaviorSpec
-from ludus.protocol.specs import spec_to_message
-from ludus.recordings.file import (
+from ludus.play.recordings.file import (
     Direction,
     End,
     Frame,
@@ -28,9 +22,15 @@ from ludus.recordings.file import (
     pack_header,
     summarize,
 )
-from ludus.recordings.reading import Interpreter, frame_text, shown_frames
-from ludus.recordings.replay import Replay
-from ludus.recordings.result import Finding, Replayed
+from ludus.play.recordings.reading import Interpreter, frame_text, shown_frames
+from ludus.play.recordings.replay import Replay
+from ludus.play.recordings.result import Finding, Replayed
+from ludus.protocol import simulation_pb2 as pb
+from ludus.protocol.batches import DecisionBatch, Floats, Ints
+from ludus.protocol.codec import encode_step
+from ludus.protocol.mlagents import unity_pb2
+from ludus.protocol.spec import BehaviorSpec
+from ludus.protocol.specs import spec_to_message
 from tests.ludus.collector.stack import SPEC, Learner, Simulator, edge_collectors, learner, player
 from tests.ludus.collector.test_native import MAX_BYTES, MISTAKES
 from tests.ludus.collector.unity.raw import GOODBYE, Raw, agents

@@ -35,14 +35,14 @@ from ludus.config.network import NetworkSettings
 from ludus.http2.calls import EOF
 from ludus.http2.frames import Metadata
 from ludus.play.players import Player, RandomPlayer
+from ludus.play.recordings.file import Direction, Frame, Recording
+from ludus.play.recordings.reading import Interpreter, Message
+from ludus.play.recordings.result import Finding, Replayed
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.batches import ActionBatch, DecisionBatch
 from ludus.protocol.codes import CloseCode
 from ludus.protocol.options import SESSION_ID_METADATA
 from ludus.protocol.spec import BehaviorSpec
-from ludus.recordings.file import Direction, Frame, Recording
-from ludus.recordings.reading import Interpreter, Message
-from ludus.recordings.result import Finding, Replayed
 
 MakePlayer = Callable[[BehaviorSpec], Player]
 Take = Callable[[Arena, Segments], None]

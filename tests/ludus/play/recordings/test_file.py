@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.recordings.file import (
+from ludus.play.recordings.file import (
     MAGIC,
     TORN,
     BadRecording,
