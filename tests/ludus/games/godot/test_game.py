@@ -1,6 +1,7 @@
 """Builds of Godot: their command line, their port, and how they end."""
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ def test_a_build_is_a_file_or_an_engine_on_the_search_path(tmp_path: Path) -> No
         find_build("chase")
 
 
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Other tests of this process may have children of their own."""
+    before = {child.pid for child in psutil.Process().children()}
+    yield
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
 def play(folder: Path, script: str, **settings: Any) -> GodotGame:
     options = GodotSettings(**{"base_port": free_port(), "timeout_wait": 20.0, "logs": str(folder), **settings})
     return GodotGame(build(folder, script), options, None)
@@ -73,7 +82,6 @@ def test_a_build_that_quits_when_it_is_asked_leaves_its_log(tmp_path: Path) -> N
     game.close()
 
     assert (tmp_path / f"Player-{port}.out").read_text() == f"playing on port {port}\n"
-    assert not psutil.Process().children()
 
 
 def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path) -> None:
@@ -103,21 +111,20 @@ def test_a_build_that_does_not_dial_is_lost_with_what_it_printed(
     with pytest.raises(GameLost, match=says) as lost:
         play(tmp_path, script, timeout_wait=1.0 if script == "silent" else 20.0)
     assert lost.value.code == code
-    assert not psutil.Process().children()
 
 
 @pytest.mark.parametrize(
     ("script", "code", "says"),
     [
         ("crashes", "exited", "the game was killed by signal 9; it printed:\n    playing on port"),
-        ("hangs", "stopped_answering", "has not answered 'action' for 1 s: .*; it printed:\n    playing on port"),
+        ("hangs", "stopped_answering", "has not answered 'action' for 4 s: .*; it printed:\n    playing on port"),
         ("text", "no_json", "hello.*; it printed:\n    playing on port"),
     ],
 )
 def test_a_build_that_dies_hangs_or_talks_nonsense_is_lost_and_leaves_no_process(
     script: str, code: str, says: str, tmp_path: Path
 ) -> None:
-    game = play(tmp_path, script, timeout_wait=1.0 if script == "hangs" else 20.0)
+    game = play(tmp_path, script, timeout_wait=4.0 if script == "hangs" else 20.0)
     game.ask(OBSERVE)
     for _ in range(20):
         game.ask(ACT, "step")
@@ -126,4 +133,3 @@ def test_a_build_that_dies_hangs_or_talks_nonsense_is_lost_and_leaves_no_process
     game.close()
 
     assert lost.value.code == code
-    assert not psutil.Process().children()
