@@ -13,7 +13,7 @@ from websockets.typing import Origin, Subprotocol
 from ludus.protocol import simulation_pb2 as pb
 from ludus.protocol.options import MAX_MESSAGE_BYTES, SERVICE, TICKET_METADATA
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Refused(Exception):
@@ -67,6 +67,7 @@ def dial(address: str, method: str, metadata: dict[str, str], **options: Any) ->
         compression=None,
         max_size=MAX_MESSAGE_BYTES,
         proxy=None,
+        open_timeout=PATIENCE,
     ) as socket:
         with suppress(ConnectionClosed):  # a page that may not connect is told so at once
             socket.send(json.dumps(metadata))

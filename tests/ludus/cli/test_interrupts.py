@@ -30,12 +30,11 @@ def test_an_interrupt_of_an_import_ends_the_command_without_a_traceback(tmp_path
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTED.format(module=module))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
-        [sys.executable, "-m", "ludus", "run", "list"],
+        ["env", "--default-signal=INT", sys.executable, "-m", "ludus", "run", "list"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         check=False,
         timeout=60,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert (ended.returncode, b"Traceback" in ended.stderr) == (code, False), ended.stderr
 
@@ -44,11 +43,10 @@ def test_a_command_whose_shell_ignores_interrupts_goes_on_ignoring_them(tmp_path
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTED.format(module="click"))
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
-        [sys.executable, "-m", "ludus", "--version"],
+        ["env", "--ignore-signal=INT", sys.executable, "-m", "ludus", "--version"],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         check=False,
         timeout=60,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     assert (ended.returncode, ended.stdout[:6]) == (0, b"ludus,"), ended.stderr

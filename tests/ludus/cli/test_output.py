@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,11 +84,10 @@ def test_a_command_that_prints_what_happens_ends_without_a_word_when_its_reader_
 def test_an_answer_that_does_not_fit_on_the_disk_is_an_error(world: World, run: str, tmp_path: Path) -> None:
     with (tmp_path / "show.json").open("wb") as file:
         ended = subprocess.run(
-            [*LUDUS, "run", "show", run, "--json"],
+            ["prlimit", "--fsize=100:100", *LUDUS, "run", "show", run, "--json"],
             env=environment(world),
             stdout=file,
             stderr=subprocess.PIPE,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
             check=False,
         )
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -146,13 +145,12 @@ def test_a_report_that_no_longer_fits_on_the_disk_leaves_the_first_one(cli: Invo
 
     def write_with_little_room(*arguments: str) -> int:
         """Run the command where a file may have so few bytes; the children's limit is not the tests'."""
-        command = [sys.executable, "-m", "ludus.cli", *arguments]
-        room = (len(before) // 2, resource.RLIM_INFINITY)
+        room = f"--fsize={len(before) // 2}:unlimited"
+        command = ["prlimit", room, sys.executable, "-m", "ludus.cli", *arguments]
         return subprocess.run(
             command,
             # Python would cut off the byte code that it stores for later processes, too, and say nothing.
             env={**os.environ, "LUDUS_SERVER": world.server, "PYTHONDONTWRITEBYTECODE": "1"},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, room),
             check=False,
         ).returncode
 
