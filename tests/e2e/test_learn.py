@@ -293,9 +293,11 @@ def test_a_build_that_no_collector_can_read_ends_the_run_without_success_and_its
     problem = "behavior 'CartPole?team=0': observation 0"
     assert (code, run.state, run.step) == (1, "CANCELLED", 0), learn.text
     assert f"Error: the run ended as CANCELLED: {problem}" in learn.text
-    refusals = [event for event in client.events.list(run.id) if event.data.get("code") == "bad_spec"]
-    assert refusals
-    assert all(problem in event.message and event.type != "behavior_refused" for event in refusals)
+    events = client.events.list(run.id)
+    left = [event for event in events if event.type == "simulator_left"]
+    assert left
+    assert all(event.data["code"] == "bad_spec" and problem in event.message for event in left)
+    assert "behavior_refused" not in {event.type for event in events}
 
 
 @pytest.mark.long
