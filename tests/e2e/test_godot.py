@@ -1,4 +1,6 @@
-"""Debian's real Godot 3.2, with a game of our own: it learns, it is killed, and it waits for its server."""
+"""Debian's real Godot 3.2, with a game of our own: it learns, it is killed, and it waits for its server; and a scripted
+game of Godot 4, with teams, cameras and lessons.
+"""
 
 import os
 import subprocess
@@ -14,13 +16,15 @@ import yaml
 
 from ludus.client import Client
 from tests.e2e.stack import LudusUp, wait_for_step
+from tests.ludus.games.godot.peer import build
 from tests.ports import free_port
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.godot, pytest.mark.timeout(240), pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.xdist_group("stack")]
 
 GAME = Path(__file__).parents[1] / "toys" / "seekers"
 ENGINE = "godot3-server"
+PLAYS = ("--env", ENGINE, "--no-graphics", "--env-args", "--path", str(GAME), "--actions=mixed")
 SECONDS = 100
 
 
@@ -42,7 +46,7 @@ def seekers(max_steps: int) -> dict[str, Any]:
 
 def start(folder: Path, *arguments: str, **environment: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "ludus.cli", "godot", *arguments, "--env-args", "--path", str(GAME), "--actions=mixed"],
+        [sys.executable, "-m", "ludus.cli", "godot", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -65,14 +69,15 @@ def engines(command: "subprocess.Popen[str]") -> list[psutil.Process]:
     return [process for process in below if process.name().startswith(ENGINE[:15])]
 
 
+@pytest.mark.godot
 def test_a_game_learns_from_its_configuration_alone_though_it_is_killed(
     stack: LudusUp, client: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "seekers.yaml").write_text(yaml.safe_dump(seekers(14_000)))
     command = start(
         tmp_path,
-        *("--config", "seekers.yaml", "--env", ENGINE, "--num-envs", "2", "--no-graphics"),
-        *("--base-port", str(free_port()), "--server", stack.gateway),
+        *("--config", "seekers.yaml", "--num-envs", "2"),
+        *("--base-port", str(free_port()), "--server", stack.gateway, *PLAYS),
         LUDUS_SERVER=stack.api,
     )
     try:
@@ -94,6 +99,44 @@ def test_a_game_learns_from_its_configuration_alone_though_it_is_killed(
     assert acted[0, 3] > 0.2 > -0.2 > acted[1, 3], f"towards the middle: {acted}"
 
 
+@pytest.mark.long
+def test_two_policies_with_cameras_play_against_themselves_through_the_lessons_of_the_run(
+    stack: LudusUp, client: Client, tmp_path: Path
+) -> None:
+    until = {"behavior": "Duel", "measure": "progress", "threshold": 0.3, "min_lesson_length": 1}
+    lessons = [{"name": "low", "value": 1, "completion_criteria": until}, {"name": "high", "value": 2.5}]
+    learns = {
+        "trainer_type": "ppo",
+        "max_steps": 1024,
+        "time_horizon": 4,
+        "summary_freq": 256,
+        "hyperparameters": {"batch_size": 32, "buffer_size": 128, "num_epoch": 1},
+        "network_settings": {"hidden_units": 16, "num_layers": 1},
+        "self_play": {"save_steps": 128, "swap_steps": 64, "team_change": 256},
+    }
+    config = {"behaviors": {"Duel": learns}, "environment_parameters": {"height": {"curriculum": lessons}}}
+    run = client.runs.create(config, name="duel")
+    command = start(
+        tmp_path,
+        *("duel", "--server", stack.gateway, "--env", str(build(tmp_path, "duel")), "--base-port", str(free_port())),
+        *("--behavior", "Duel", "--call", "height=set_height"),
+    )
+
+    output = finish(command)
+
+    assert (command.returncode, client.runs.wait(run.id, timeout=60).state) == (0, "SUCCEEDED"), output
+    (log,) = (tmp_path / "results" / "duel" / "run_logs").glob("Player-*.out")
+    called = [line for line in log.read_text().splitlines() if line.startswith("called ")]
+    assert called == ["called set_height_1", "called set_height_2_5"]
+    matches = list(client.ladders.list_matches(run.id, limit=1000))
+    assert {match.outcome for match in matches} == {"win", "draw", "loss"}
+    assert {player.kind for player in client.ladders.list_players(run.id)} == {"policy", "snapshot"}
+    model = client.checkpoints.download(run.id, "latest", "Duel.onnx", tmp_path / "Duel.onnx")
+    shapes = [entry.shape[1:] for entry in onnxruntime.InferenceSession(model).get_inputs()]
+    assert [3, 20, 20] in shapes
+
+
+@pytest.mark.godot
 @pytest.mark.faults
 def test_a_game_waits_while_its_server_is_killed_and_started_again(tmp_path: Path) -> None:
     def up() -> LudusUp:
@@ -108,8 +151,7 @@ def test_a_game_waits_while_its_server_is_killed_and_started_again(tmp_path: Pat
             run = client.runs.create(seekers(1_000_000), name="held")
             command = start(
                 tmp_path,
-                *("held", "--env", ENGINE, "--no-graphics", "--server", stack.gateway),
-                *("--base-port", str(free_port())),
+                *("held", "--server", stack.gateway, "--base-port", str(free_port()), *PLAYS),
             )
             wait_for_step(client, run, 1500, SECONDS)
         (game,) = engines(command)

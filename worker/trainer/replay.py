@@ -82,8 +82,6 @@ class Lesson:
     def __init__(self, config: ReinforcementConfig, spec: BehaviorSpec, seed: int) -> None:
         """Raise `UnsupportedSpec`, `DemonstrationError` and `ValueError` where it cannot be learned here."""
         self.algorithm: Algorithm = build_algorithm(config, spec, torch.device("cpu"), seed, Demonstrations({}))
-        if self.algorithm.actor.memory_size:
-            raise ValueError("its network has a memory, whose content then is not in a recording")
         self.actions = RecordedActions(spec)
         self.steps = self.updates = 0
         self._rounds: list[list[Rollout]] = [[]]
@@ -91,6 +89,7 @@ class Lesson:
     def take(self, arena: Arena, segments: Segments) -> None:
         """Take experience."""
         rollout = gather(arena, segments)
+        rollout = replace(rollout, memories=self._memories(rollout) if self.algorithm.actor.memory_size else None)
         if isinstance(self.algorithm.actor.layout.kind.continuous, Gaussian):
             rollout = replace(rollout, continuous=LIMIT * rollout.continuous)
         self._rounds[-1].append(rollout)
@@ -114,10 +113,21 @@ class Lesson:
             say(f"update {self.updates} with {rollout.steps} steps: {shown or 'made'}")
 
     @torch.no_grad()
+    def _memories(self, rollout: Rollout) -> torch.Tensor:
+        """Return what the new network remembers before each step, from nothing at the begin of each segment."""
+        actor = self.algorithm.actor
+        encoded = actor.encode(rollout.observations)
+        memories = torch.zeros(rollout.steps, actor.memory_size)
+        for place in range(1, int(rollout.lengths.max())):
+            rows = rollout.firsts[rollout.lengths > place] + place
+            _, memories[rows] = actor([part[rows - 1] for part in encoded], memories[rows - 1])
+        return memories
+
+    @torch.no_grad()
     def _log_probs(self, rollout: Rollout) -> torch.Tensor:
         """Return the log-probabilities of the actions as the present policy's, each step's sum in the first column."""
         actor = self.algorithm.actor
-        head, _ = actor(actor.encode(rollout.observations))
+        head, _ = actor(actor.encode(rollout.observations), rollout.memories)
         joint = actor.joint(head, rollout.continuous, rollout.discrete, rollout.action_masks)
         log_probs = torch.zeros_like(rollout.log_probs)
         log_probs[:, 0] = joint.log_prob

@@ -78,11 +78,13 @@ OF_THE_SERVER: Final = frozenset(
 class _PlayerPolicy:
     """A player in place of a network."""
 
-    memory_size = 0
+    memory_size = 1
+    """The number by which the player remembers an agent's episode; 0 where one begins."""
 
     def __init__(self, spec: BehaviorSpec, player: Player) -> None:
         self._spec = spec
         self._player = player
+        self._episodes = 0
 
     def load(self, flat: FloatArray) -> None:
         """Have no weights."""
@@ -95,18 +97,23 @@ class _PlayerPolicy:
         rng: np.random.Generator,
         noise: FloatArray | None = None,
     ) -> Acted:
-        """Let the player act; agents have the numbers of their rows, so it remembers nothing of them."""
-        del memory, rng, noise
+        """Let the player act, who knows agents by their memory."""
+        del rng, noise
         rows = len(observations[0]) if observations else 0
-        ids = np.arange(rows, dtype=np.int32)
+        episodes = np.zeros((rows, 1), np.float32) if memory is None else memory.copy()
+        (begins,) = np.nonzero(episodes[:, 0] == 0)
+        episodes[begins, 0] = np.arange(len(begins)) + self._episodes + 1
+        self._episodes += len(begins)
         allowed = None if masks is None else np.asarray(masks, np.uint8)
-        self._player.forget(ids.tolist())
         batch = DecisionBatch(
-            ids, np.zeros(rows, np.float32), tuple(np.asarray(column) for column in observations), allowed
+            episodes[:, 0].astype(np.int32),
+            np.zeros(rows, np.float32),
+            tuple(np.asarray(column) for column in observations),
+            allowed,
         )
         continuous, discrete = self._player.act(batch)
         log_probs = np.zeros((rows, continuous.shape[1] + discrete.shape[1]), np.float32)
-        return Acted(continuous, np.clip(continuous, -1, 1), discrete, log_probs)
+        return Acted(continuous, np.clip(continuous, -1, 1), discrete, log_probs, episodes)
 
 
 class _Players(PolicyFactory):
@@ -161,7 +168,7 @@ class _NoLearner(LearnerConnection):
 
     def _admit(self, spec: BehaviorSpec) -> None:
         number, self._runners = self._runners, self._runners + 1
-        layout = ArenaLayout(spec, default_rows(spec), BLOCKS)
+        layout = ArenaLayout(spec, default_rows(spec), BLOCKS, _PlayerPolicy.memory_size)
         policy = commands.PolicySpec(NetworkSettings(), 0, self._horizon)
         for message in (
             commands.Admit(number, layout, policy, weight_buffers=0, low_blocks=0),

@@ -20,6 +20,8 @@ from worker.experience.rollout import Rollout, gather
 from worker.trainer.replay import Lesson, RecordedActions, learn
 
 DEMONSTRATION = f"dem_{'0' * 26}"
+REMEMBERS = {"memory": {"memory_size": 16, "sequence_length": 8}}
+SAC = {"trainer_type": "sac", "hyperparameters": {"buffer_init_steps": 256, "batch_size": 64}, "max_steps": 10_000}
 SMALL = {"trainer_type": "ppo", "hyperparameters": {"batch_size": 64, "buffer_size": 512}, "time_horizon": 32}
 
 
@@ -56,9 +58,11 @@ def spoiled(listed: list[Frame], reward: float) -> list[Frame]:
     "section",
     [
         SMALL,
-        {"trainer_type": "sac", "hyperparameters": {"buffer_init_steps": 256, "batch_size": 64}, "max_steps": 10_000},
+        {**SMALL, "network_settings": REMEMBERS},
+        SAC,
+        {**SAC, "network_settings": REMEMBERS},
     ],
-    ids=["ppo", "sac"],
+    ids=["ppo", "ppo with a memory", "sac", "sac with a memory"],
 )
 def test_a_learner_learns_from_a_recording(tmp_path: Path, section: dict[str, Any]) -> None:
     code, said = taught(recording(tmp_path, frames(700), section))
@@ -121,6 +125,24 @@ def test_on_policy_steps_count_as_the_present_policy_s_own(tmp_path: Path) -> No
     assert torch.equal(log_probs.sum(1), expected.detach())  # so the ratio is 1
 
 
+def test_a_network_remembers_each_segment_from_its_first_step(tmp_path: Path) -> None:
+    lesson = Lesson(PPOConfig.model_validate({"network_settings": REMEMBERS}), SPEC, 1)
+    with recording(tmp_path, frames(200)).open("rb") as opened:
+        asyncio.run(Replay(opened, lambda _: lesson.actions, taken=lesson.take).run())
+    rollout = lesson._rounds[0][0]
+    actor = lesson.algorithm.actor
+    assert rollout.memories is not None
+
+    for first, length in zip(rollout.firsts.tolist(), rollout.lengths.tolist(), strict=True):
+        memory = torch.zeros(1, actor.memory_size)
+        for row in range(first, first + length):
+            assert torch.allclose(rollout.memories[row], memory[0], atol=1e-6)
+            _, after = actor(actor.encode([column[row : row + 1] for column in rollout.observations]), memory)
+            assert after is not None
+            memory = after.detach()
+        assert memory.any()
+
+
 @pytest.mark.parametrize("reward", [3e38, 1e30])
 def test_a_learner_that_diverges_is_named(tmp_path: Path, reward: float) -> None:
     section = {**SMALL, "reward_signals": {"extrinsic": {"strength": 1e6}}}
@@ -133,7 +155,6 @@ def test_a_learner_that_diverges_is_named(tmp_path: Path, reward: float) -> None
 
 
 CANNOT = {
-    "a memory": ({**SMALL, "network_settings": {"memory": {"memory_size": 16}}}, "has a memory"),
     "a clone": ({"trainer_type": "clone", "demonstrations": [DEMONSTRATION]}, "learns from no game"),
     "another release's": ({**SMALL, "no_such_key": 1}, "of another release"),
     "demonstrations": (

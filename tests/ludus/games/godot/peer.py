@@ -88,8 +88,32 @@ def crashes(message: Mapping[str, Any], step: int) -> Answer:
     return plain(message, step)
 
 
+def duel(message: Mapping[str, Any], step: int) -> Answer:
+    """Answer as a game of two teams with cameras: the higher one of the fourth jumps wins. Prints its calls."""
+    pictures = [{"camera_2d": (bytes([40 * agent, step % 4, 255]) * 20 * 20).hex()} for agent in range(2)]
+    match message["type"]:
+        case "env_info":
+            space = {"camera_2d": {"size": [20, 20, 3], "space": "box"}}
+            names = {"agent_policy_names": ["red", "blue"]}
+            return {**INFO, "observation_space": [space, space], **names}
+        case "reset":
+            return {"type": "reset", "obs": pictures, "info": [{}, {}]}
+        case "call":
+            os.write(1, f"called {message['method']}\n".encode())
+            return {"type": "call", "returns": [True, True]}
+        case "action":
+            red, blue = (action["jump"] for action in message["action"])
+            ends = (step + 1) % 4 == 0
+            reward = (red > blue) - (red < blue) if ends else 0
+            infos = [{"outcome": {1: "win", 0: "draw", -1: "loss"}[score]} for score in (reward, -reward)]
+            told_of = {"reward": [reward, -reward], "done": [ends, ends], "info": infos if ends else [{}, {}]}
+            return {"type": "step", "obs": pictures, **told_of}
+    raise AssertionError(f"a game would hang for ever at {message}")
+
+
 SCRIPTS: dict[str, Script] = {
     "plain": plain,
+    "duel": duel,
     "old": old,
     "hangs": hangs,
     "crashes": crashes,

@@ -26,7 +26,7 @@ from ludus.play.recordings.reading import Interpreter, frame_text, shown_frames
 from ludus.play.recordings.replay import Replay
 from ludus.play.recordings.result import Finding, Replayed
 from ludus.protocol import simulation_pb2 as pb
-from ludus.protocol.batches import DecisionBatch, Floats, Ints
+from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Floats, Ints, TerminalBatch
 from ludus.protocol.codec import encode_step
 from ludus.protocol.mlagents import unity_pb2
 from ludus.protocol.spec import BehaviorSpec
@@ -34,6 +34,7 @@ from ludus.protocol.specs import spec_to_message
 from tests.ludus.collector.stack import SPEC, Learner, Simulator, edge_collectors, learner, player
 from tests.ludus.collector.test_native import MAX_BYTES, MISTAKES
 from tests.ludus.collector.unity.raw import GOODBYE, Raw, agents
+from tests.recordings import frames as made_up_frames
 from worker.collectors.events import EdgeCollectorJoined
 
 REPLAYED_OTHERWISE = {
@@ -157,6 +158,32 @@ def test_a_recording_that_begins_in_the_middle_is_introduced_and_its_resets_are_
     assert (findings, result.received) == ([], 4)
     assert result.answers == 1 + 3  # Welcome, and an answer to each step
     assert encode_step(1, []).step_id == 1
+
+
+def test_a_player_knows_an_agent_by_one_number_through_its_episode_and_by_another_in_the_next(tmp_path: Path) -> None:
+    class Observer(Player):
+        def act(self, decisions: DecisionBatch) -> tuple[Floats, Ints]:
+            asked.append(decisions.agent_ids.tolist())
+            return np.zeros((len(decisions.agent_ids), 1), np.float32), np.zeros(
+                (len(decisions.agent_ids), 1), np.int32
+            )
+
+    asked: list[list[int]] = []
+    frames = made_up_frames(6)
+    ended = pb.ConnectRequest.FromString(frames[7].data)  # the fourth step: agent 7 begins again
+    final = TerminalBatch(
+        np.array([7], np.int32), np.zeros(1, np.float32), (np.zeros((1, 4), np.float32),), np.zeros(1, np.bool_)
+    )
+    decisions = DecisionBatch(np.array([0, 7], np.int32), np.zeros(2, np.float32), (np.full((2, 4), 0.5, np.float32),))
+    ended.step.CopyFrom(encode_step(ended.step.step_id, [BehaviorBatch("CartPole", decisions, final)]))
+    frames[7] = frames[7]._replace(data=ended.SerializeToString())
+
+    replayed(written(tmp_path / "game.ludusrec", frames[:-1]), lambda _: Observer())
+
+    first, second = asked[0]
+    third = asked[3][1]
+    assert asked == [[first, second]] * 3 + [[first, third]] * 3
+    assert len({first, second, third}) == 3
 
 
 def test_a_unity_player_is_recorded_and_replayed(trainer: Learner, folder: Path) -> None:
