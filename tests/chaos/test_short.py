@@ -13,7 +13,7 @@ from tests.chaos.witness import METRIC, Witness
 from tests.e2e.stack import cartpole
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 log = structlog.get_logger()
 

@@ -108,6 +108,7 @@ def test_a_failure_says_what_was_expected_what_came_where_the_rule_stands_and_th
     assert total == "0 of 1 OK"
 
 
+@pytest.mark.long
 def test_a_client_that_hangs_fails_and_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     below = tmp_path / "pid"
     program = f"""

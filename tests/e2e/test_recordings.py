@@ -33,6 +33,7 @@ def replayed(file: Path) -> Replayed:
         return asyncio.run(Replay(opened).run())
 
 
+@pytest.mark.long
 def test_a_run_records_its_sessions_when_it_is_told_to(client: Client, play: Play, tmp_path: Path) -> None:
     run = client.runs.create(cartpole())
     game = play(run.id)

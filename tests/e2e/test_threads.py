@@ -63,6 +63,7 @@ def stack(tmp_path: Path) -> Iterator[LudusUp]:
     up.stop()
 
 
+@pytest.mark.slow
 def test_each_process_ends_with_any_of_its_threads_and_the_run_goes_on(
     stack: LudusUp, fail: Callable[[psutil.Process], None]
 ) -> None:

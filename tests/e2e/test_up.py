@@ -82,7 +82,7 @@ def test_a_request_that_arrives_while_the_api_is_dead_waits_for_the_new_one(stac
     killed = stack.children()["api"]
 
     killed.kill()
-    answer = httpx2.get(f"{stack.api}/healthz", timeout=20)
+    answer = httpx2.get(f"{stack.api}/healthz", timeout=60)
 
     assert answer.status_code == 200
     assert stack.children()["api"].pid != killed.pid

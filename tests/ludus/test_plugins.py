@@ -101,6 +101,7 @@ def test_nothing_of_the_core_names_them() -> None:
     assert named == []
 
 
+@pytest.mark.long
 def test_the_page_leads_from_an_empty_folder_to_a_reward_in_a_configuration(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "plugins.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
@@ -318,6 +319,7 @@ except InvalidConfig as error:
     assert "did you mean `tile`?" in messages
 
 
+@pytest.mark.long
 def test_an_encoder_learns_acts_by_onnx_runtime_as_by_torch_and_demands_its_label(tutorial: Path) -> None:
     answer = in_a_process(
         """
@@ -383,6 +385,7 @@ def doubled(config, shape, generator): return [Twice(), nn.MaxPool2d(2, padding=
 """
 
 
+@pytest.mark.long
 def test_layers_of_an_encoder_have_an_onnx_form_or_bring_it(tmp_path: Path) -> None:
     names = ("Formless", "Missing", "Doubled")
     package(tmp_path, "odd", ENCODERS, encoders="\n".join(f"{name} = odd:{name}" for name in names))

@@ -84,6 +84,7 @@ def watched(browser: Browser, world: World) -> Iterator[Watched]:
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     watched = Watched(context.new_page(), world.server)
     yield watched
+    watched.page.unroute_all(behavior="ignoreErrors")  # what a test answers itself may be on its way
     context.close()
     assert watched.troubles == []
 

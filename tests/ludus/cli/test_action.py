@@ -222,6 +222,7 @@ def test_the_action_launches_waits_judges_and_keeps_the_model(world: World, tmp_
     assert "| reward\\>=20 | met |" in runner.summary.read_text()
 
 
+@pytest.mark.long
 def test_a_requirement_that_is_not_met_fails_the_action_and_leaves_its_report(world: World, tmp_path: Path) -> None:
     (tmp_path / "my game.yaml").write_text(CONFIG)
     runner = Runner(tmp_path, {**CONTEXT, "run_id": "2"}, **told(world, require="reward>=475"))
@@ -235,6 +236,7 @@ def test_a_requirement_that_is_not_met_fails_the_action_and_leaves_its_report(wo
     assert (tmp_path / "ludus/model/CartPole.onnx").read_bytes() == b"a model", "of a red job, too"
 
 
+@pytest.mark.long
 def test_a_launch_that_is_repeated_makes_no_second_run(world: World, tmp_path: Path) -> None:
     (tmp_path / "my game.yaml").write_text(CONFIG)
     context = {**CONTEXT, "run_id": "3"}
@@ -272,6 +274,7 @@ def start_recipe(world: World, folder: Path, pipeline: str) -> subprocess.Popen[
     )
 
 
+@pytest.mark.long
 def test_the_recipe_for_other_systems_judges_and_keeps_the_model(world: World, tmp_path: Path) -> None:
     with trained(world, "connect-four-7", tmp_path):
         job = start_recipe(world, tmp_path, "7")

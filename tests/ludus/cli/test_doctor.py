@@ -63,6 +63,7 @@ def test_json_has_the_findings_and_the_figures() -> None:
     assert report["gateway"]["server"] == "127.0.0.1:7070"
 
 
+@pytest.mark.long
 def test_a_gateway_that_is_not_there_has_its_own_exit_code() -> None:
     address = f"127.0.0.1:{free_port()}"
 
@@ -88,6 +89,7 @@ def test_a_wrong_command_line_is_refused(arguments: list[str], words: str) -> No
     assert words in result.output
 
 
+@pytest.mark.long
 def test_a_game_that_dials_by_itself_is_looked_at() -> None:
     port = free_port()
 
@@ -106,6 +108,7 @@ def test_a_game_that_dials_by_itself_is_looked_at() -> None:
     assert "returns_constant" in result.output
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="the build is a script of POSIX")
 def test_a_unity_build_is_started_and_looked_at(tmp_path: Path) -> None:
     behaviors = json.dumps([{"name": "Ball", "continuous": 2}, {"name": "Wall", "branches": [3]}])
@@ -138,6 +141,7 @@ def test_a_build_that_is_not_there_is_a_wrong_command_line(tmp_path: Path) -> No
     assert result.exit_code == Exit.USAGE
 
 
+@pytest.mark.long
 def test_no_game_that_dials_is_said_so() -> None:
     result = doctor("--port", str(free_port()), "--seconds", "0.2")
 

@@ -157,6 +157,7 @@ def test_a_call_with_a_deadline_outlasts_an_outage(
     assert (answers[0] == "CANCELLED") == (call is not saved)
 
 
+@pytest.mark.long
 def test_a_deadline_that_passes_in_an_outage_hands_out_the_run_as_it_was_known(tmp_path: Path) -> None:
     seen = threading.Event()
     caught: list[WaitTimedOut] = []
@@ -246,6 +247,7 @@ def test_a_metric_of_the_trainer_that_is_not_there_yet_is_said_once_and_waited_f
     assert result.stderr.count("not to be judged yet") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("command", "number"), [("wait", signal.SIGINT), ("create", signal.SIGTERM)])
 def test_an_interrupted_command_cancels_its_run_where_it_was_told_to(
     world: World, tmp_path: Path, command: str, number: signal.Signals

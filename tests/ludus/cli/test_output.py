@@ -32,6 +32,7 @@ def run(world: World) -> Iterator[str]:
         trainer.finish()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["gbk", "cp1252", "utf-16"])
 def test_no_encoding_of_the_console_ends_a_command_or_changes_json_and_yaml(
     world: World, run: str, encoding: str
@@ -135,6 +136,7 @@ def test_printing_and_logging_to_a_terminal_that_is_gone_end_no_process() -> Non
         os.close(follower)
 
 
+@pytest.mark.long
 def test_learn_goes_on_to_its_end_when_its_reader_has_gone(cli: Invoke, world: World, tmp_path: Path) -> None:
     (tmp_path / "ppo.yaml").write_text(yaml.safe_dump(CARTPOLE))
     reading, writing = os.pipe()

@@ -249,6 +249,7 @@ def test_an_interrupted_wait_and_even_a_killed_one_leave_a_report(world: World, 
     assert outcomes(junit)[run] == ("error", "interrupted (Ctrl-C or SIGTERM)")
 
 
+@pytest.mark.long
 def test_a_gate_that_is_interrupted_cancels_its_run_and_says_so(world: World, junit: Path) -> None:
     first, second = save_checkpoints(world.services.database, 100, 200)
     command = [sys.executable, "-m", "ludus.cli", "gate", second, "--against", first, "--name", "interrupted"]

@@ -152,6 +152,7 @@ def test_a_refusal_in_the_middle_ends_a_download_at_once(world: World, trainer: 
     assert not (tmp_path / "model.onnx").exists()
 
 
+@pytest.mark.long
 def test_a_line_that_stays_broken_is_given_up(
     world: World, trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_recorded_episodes_have_versions_too() -> None:
     assert versions(world) == [world.runner.version]
 
 
+@pytest.mark.long
 def test_ids_that_never_return_do_not_fill_memory() -> None:
     world = playing(size=10_000)
 

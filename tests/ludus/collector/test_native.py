@@ -128,6 +128,7 @@ def test_a_mistake_ends_its_own_session_with_its_name(trainer: Learner, bystande
     culprit.leave()
 
 
+@pytest.mark.long
 def test_asking_again_before_the_answer_ends_the_session() -> None:
     with learner(lockstep=False, size=2) as trainer:
         culprit = player(trainer.endpoints[0].address)

@@ -240,6 +240,7 @@ async def test_a_client_that_reads_nothing_is_not_read_from() -> None:
             assert await channel.unary_unary(ECHO)(b"others go on") == b"others go on"
 
 
+@pytest.mark.long
 async def test_a_server_that_stops_ends_the_connection_of_a_client_that_reads_nothing() -> None:
     """Its loop cannot be closed before: uvloop's waits without end for a socket that has still something to send."""
     methods, server = Methods(), Http2Server(MOST_BYTES)

@@ -313,6 +313,7 @@ def test_an_edge_collector_is_held_until_the_attempt_takes_it(gateway: GatewayTh
     assert call.result(60).assignment.address == "127.0.0.1:7200"
 
 
+@pytest.mark.long
 def test_a_waiting_simulator_of_the_sdk_asks_once_in_the_time_for_which_it_is_held_and_says_what_it_waits_for(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

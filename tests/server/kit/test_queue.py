@@ -186,6 +186,7 @@ def test_counting_what_waits_connects_once_and_again_after_an_outage(
     doorbell.close()
 
 
+@pytest.mark.long
 def test_files_that_are_no_wake_ups_are_discarded(settings: Settings) -> None:
     queue = WakeUpQueue(make_celery(settings))
     with consumers(settings.home, 1) as outputs:

@@ -44,6 +44,7 @@ def test_a_round_of_one_collector_has_exactly_its_size_and_that_of_two_is_cut_at
             assert collectors > 1 or (versions == number).sum() <= 3 + 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("collectors", [1, 2])
 @pytest.mark.parametrize("size", [1, 10])
 def test_rounds_of_less_than_a_message_have_their_size_and_leave_nobody_out(size: int, collectors: int) -> None:

@@ -152,6 +152,7 @@ def test_two_behaviors_of_one_simulator_learn_apart() -> None:
         assert {notice.behavior for notice in trainer.heard(SegmentsDelivered)} == {"Cart"}
 
 
+@pytest.mark.long
 def test_collectors_act_on_the_device_of_the_program_if_the_policy_needs_torch() -> None:
     # On "meta" weights can be placed and nothing can be computed: whoever acts there can't go on.
     memory = NetworkSettings(hidden_units=8, num_layers=1, memory=MemorySettings(memory_size=4))

@@ -111,6 +111,7 @@ def test_a_random_player_has_no_preference(kind: str) -> None:
         assert np.bincount(drawn.discrete[:, 1]) / 4000 == pytest.approx([1 / 2] * 2, abs=0.05)
 
 
+@pytest.mark.long
 def test_policies_of_other_runs_are_drawn_beside_the_own_snapshots_and_told_of_by_their_checkpoint(
     origin: Path, tmp_path: Path
 ) -> None:

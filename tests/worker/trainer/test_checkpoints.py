@@ -113,6 +113,7 @@ def test_a_run_that_is_threaded_now_goes_on_with_new_episodes(tmp_path: Path) ->
     assert final_state(last)["Wanderer"]["progress"]["step"] == 512
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.faults
 def test_what_came_after_the_last_checkpoint_is_done_again_after_a_kill(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def spoiled(listed: list[Frame], reward: float) -> list[Frame]:
     [
         SMALL,
         {**SMALL, "network_settings": REMEMBERS},
-        SAC,
-        {**SAC, "network_settings": REMEMBERS},
+        pytest.param(SAC, marks=pytest.mark.long),
+        pytest.param({**SAC, "network_settings": REMEMBERS}, marks=pytest.mark.long),
     ],
     ids=["ppo", "ppo with a memory", "sac", "sac with a memory"],
 )

@@ -93,6 +93,7 @@ def test_without_a_port_for_the_edge_reader_the_run_goes_on_and_says_so_once() -
         assert not it.heard(CollectorDied)
 
 
+@pytest.mark.long
 def test_the_reader_maps_the_memory_of_the_learner_once_for_all_places() -> None:
     with learner(count=3, edge_places=3) as it, edge_collectors(it, count=3) as edges:
         it.until(lambda: len(it.heard(EdgeCollectorJoined)) == 3)
@@ -213,6 +214,7 @@ def test_an_edge_collector_that_is_interrupted_tells_its_simulators_to_join_agai
         assert (closed.code, closed.rejoin) == ("collector_closing", True)
 
 
+@pytest.mark.long
 def test_an_edge_reader_without_anything_to_read_is_not_taken_for_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "SILENCE_SECONDS", 2.0)
     with learner(count=1, edge_places=1) as it:

@@ -43,6 +43,7 @@ def test_reaches_the_best_reward(toy: OneStepToy, best: float, hyper: dict[str, 
     assert np.mean(means[-25:]) > best - 0.12
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "hyper",
     [

@@ -61,6 +61,7 @@ def test_gradient_by_hand_is_that_of_the_losses() -> None:
     assert float(reference.norm()) > 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("observations", "network", "memory_size"),
     [((3, (4, 5)), {}, 0), ((3, (1, 20, 20)), MEMORY, 8)],

@@ -46,6 +46,7 @@ def learn(toy: OneStepToy, sac: SAC, *, updates: int) -> list[float]:
     return [float(np.mean(means[start : start + 25])) for start in range(0, updates, 25)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("toy", "updates", "best", "margin"),
     [
@@ -108,6 +109,7 @@ def endless_value(ending: SegmentEnd, *, updates: int = 400) -> float:
     return metrics["Policy/Extrinsic Value"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", [SegmentEnd.TRUNCATED, pytest.param(SegmentEnd.CUT, marks=pytest.mark.long)])
 def test_value_of_an_endless_task_is_the_geometric_series(ending: SegmentEnd) -> None:
     # Rewards of 1 for ever: V = 1 / (1 - 0.8) = 5, however the segments end as long as the task does not.

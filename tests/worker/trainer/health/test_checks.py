@@ -91,7 +91,7 @@ def test_each_mistake_is_named_and_nothing_else_is_blamed(start: StartTrainer, m
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("section", [SAC, DQN], ids=["sac", "dqn"])
+@pytest.mark.parametrize("section", [pytest.param(SAC, marks=pytest.mark.slow, id="sac"), pytest.param(DQN, id="dqn")])
 @pytest.mark.parametrize(
     "mistake", ["an ignored action", "rewards of 1e5", "observations of 1e6", "episodes never end"]
 )
@@ -200,8 +200,8 @@ class Duel(Roshambo):
     [
         ("none", set()),
         ("both win", {"both_teams_win"}),
-        ("nobody wins", {"matches_drawn"}),
-        ("time is up", {"matches_unrated"}),
+        pytest.param("nobody wins", {"matches_drawn"}, marks=pytest.mark.slow),
+        pytest.param("time is up", {"matches_unrated"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_game_that_rewards_the_wrong_side_is_found(start: StartTrainer, mistake: str, expected: set[str]) -> None:
