@@ -7,6 +7,7 @@ option of a command as a parameter, so that commands are exempt.
 
 import ast
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,6 +225,20 @@ def test_the_source_has_no_more_lines_than_its_budget_and_the_budget_follows_it_
 
     assert lines <= budget, f"{lines} lines: take some away, or raise {BUDGET.name} and say in the commit what they buy"
     assert budget - lines <= SLACK, f"{lines} lines are left: write {lines} into {BUDGET.name}"
+
+
+TOP_LEVEL = set(
+    ".ci .dockerignore .env.example .github .gitignore CHANGELOG.md Makefile README.md benchmarks clients constraints.txt "
+    "deploy docker docker-compose.yml docs examples ludus migrations proto pyproject.toml server tests worker".split()
+)
+
+
+def test_the_top_level_has_the_rooms_of_the_house_and_nothing_that_a_program_left_there() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("an archive of the source has no list of its files")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    assert {name.partition("/")[0] for name in listed.splitlines()} == TOP_LEVEL
 
 
 def parameters(function: Function) -> int:
