@@ -36,13 +36,14 @@ class Game(NamedTuple):
 GAMES = (
     Game("doom", 0.0, 60.0, 30_000),
     Game("minigrid", 0.5, 0.9, 100_000),
+    Game("knights_archers_zombies", 0.75, 2.0, 400_000),
     Game("half_cheetah", 0.0, 1000.0, 250_000),
     Game("multiwalker", -95.0, -75.0, 200_000),
     Game("simple_spread", -21.5, -20.0, 200_000),
     Game("stars", 0.0, 8.0, 60_000),
 )
 
-WITHOUT_A_BAR = {"knights_archers_zombies", "minigrid_memory", "pong"}
+WITHOUT_A_BAR = {"minigrid_memory", "pong"}
 """Presets that nobody has seen learn yet; the page says so."""
 
 
