@@ -12,9 +12,9 @@ import yaml
 from playwright.sync_api import Browser, Page, expect
 
 from ludus.client import Client
+from tests.e2e import conftest
 from tests.e2e.stack import LudusUp
 from tests.waiting import eventually
-from tests.web.conftest import browser
 
 ROOT = Path(__file__).parents[2]
 GAME = ROOT / "examples" / "browser"
@@ -22,7 +22,7 @@ SECONDS = 60.0
 BAR = 60
 """Percent of the stars that are caught at last; chance catches one of seven."""
 
-chromium = browser
+stack, client = conftest.stack, conftest.client
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser, pytest.mark.long]
 
@@ -49,10 +49,10 @@ def number(page: Page, name: str) -> int:
 
 
 def test_a_game_in_a_page_learns_and_outlives_its_collector(
-    stack: LudusUp, client: Client, chromium: Browser, pages: str
+    stack: LudusUp, client: Client, browser: Browser, pages: str
 ) -> None:
     run = client.runs.create(yaml.safe_load((GAME / "stars.yaml").read_text()), name="stars")
-    context = chromium.new_context()
+    context = browser.new_context()
     page: Page = context.new_page()
     troubles: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))
