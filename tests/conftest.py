@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests import forked_collectors
 from tests.examples import examples
 from tests.factories import RecordingWakeUp
 from tests.migrated import migrated_file, share_compiled
+from tests.waiting import eventually
 
 # How long an example takes says what else the machine does, not whether it is right.
 settings.register_profile(
@@ -80,6 +82,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         faulthandler.cancel_dump_traceback_later()
 
 
+def _has_begun(thread: threading.Thread) -> bool:
+    """Whether a thread that was listed can be waited for: it is listed a moment before it runs."""
+    return thread.is_alive() or thread not in threading.enumerate()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
     """Wait for what a test does later (`threading.Timer`) before the fixtures that it uses are torn down."""
@@ -88,6 +95,7 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     finally:
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
+                eventually(partial(_has_begun, thread))
                 thread.join(10)
 
 
