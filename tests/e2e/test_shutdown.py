@@ -9,7 +9,7 @@ from server.kit.processes import marked
 from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.faults]
+pytestmark = [pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(300)]
 
 QUICK = {"LUDUS_WORKER__LEASE_SECONDS": "3", "LUDUS_WORKER__HEARTBEAT_SECONDS": "0.5"}
 
