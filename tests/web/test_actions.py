@@ -178,8 +178,8 @@ def test_a_checkpoint_is_pinned_and_gets_an_alias_that_models_shows(owned: World
     page.get_by_role("button", name="Pin", exact=True).click()
     expect(page.get_by_role("button", name="Unpin")).to_be_visible()
     page.get_by_role("button", name="Alias …").click()
-    expect(page.get_by_role("dialog")).to_contain_text("There is no such alias yet")
     page.get_by_label("Alias", exact=True).fill("shipped")
+    expect(page.get_by_role("dialog")).to_contain_text("There is no such alias yet")
     page.get_by_role("button", name="Set it").click()
     expect(page.get_by_role("alert")).to_contain_text("shipped stands for")
 
