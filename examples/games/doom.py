@@ -19,8 +19,9 @@ class EyeLevel(gymnasium.ObservationWrapper):
 
     def observation(self, observation: dict[str, Any]) -> np.ndarray:
         """Return the part of the screen in which monsters stand."""
-        band: np.ndarray = observation["screen"][60:180].reshape(30, 4, 80, 4, 3)
-        return band.mean(axis=(1, 3)).astype(np.uint8)
+        blocks = observation["screen"][60:180].reshape(30, 4, 80, 4, 3)
+        band: np.ndarray = blocks.mean(axis=(1, 3))
+        return band.astype(np.uint8)
 
 
 def basic() -> gymnasium.Env:
