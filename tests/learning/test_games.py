@@ -45,7 +45,7 @@ GAMES = (
 )
 
 WITHOUT_A_BAR = {"pong"}
-"""Presets that take hours: tests/learning/test_envpool.py."""
+"""Presets that take hours, and that nobody has seen learn yet: tests/learning/test_envpool.py."""
 
 
 @pytest.fixture(scope="module")

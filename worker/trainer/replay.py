@@ -114,7 +114,7 @@ class Lesson:
 
     @torch.no_grad()
     def _memories(self, rollout: Rollout) -> torch.Tensor:
-        """Return what the new network remembers before each step, from nothing at the begin of each segment."""
+        """Return what the new network remembers before each step, (N, memory); each segment begins with zeros."""
         actor = self.algorithm.actor
         encoded = actor.encode(rollout.observations)
         memories = torch.zeros(rollout.steps, actor.memory_size)

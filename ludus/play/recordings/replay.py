@@ -97,7 +97,7 @@ class _PlayerPolicy:
         rng: np.random.Generator,
         noise: FloatArray | None = None,
     ) -> Acted:
-        """Let the player act, who knows agents by their memory."""
+        """Let the player act. The memory of an agent is the number by which the player knows it."""
         del rng, noise
         rows = len(observations[0]) if observations else 0
         episodes = np.zeros((rows, 1), np.float32) if memory is None else memory.copy()
