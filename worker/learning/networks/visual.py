@@ -88,14 +88,17 @@ class VisualEncoder(nn.Module):
         self.widest = max(sizes)
         """Elements of the largest layer's output for one picture."""
         self.dense = kaiming_dense(sizes[-1], units, DENSE_GAIN, generator)
-        # With the channels innermost a CPU takes half the time for many small kernels, and more for few large ones.
-        self._order = torch.channels_last if encoder == "resnet" else torch.contiguous_format
+        self._has_small_kernels = encoder == "resnet"
         last = nn.ReLU() if encoder == "resnet" else nn.LeakyReLU(LEAK)
         self.layers = nn.Sequential(*layers, nn.Flatten(), self.dense, last)
 
     def forward(self, pictures: Tensor) -> Float[Tensor, "B U"]:
         """Return the features of pictures (B, C, H, W), uint8 or float32."""
-        pictures = scaled(pictures).contiguous(memory_format=self._order)
+        # With the channels innermost a CPU takes half the time for many small kernels, and to differentiate large
+        # pictures; to act with few large kernels it takes more.
+        learns = pictures.is_cpu and torch.is_grad_enabled()
+        order = torch.channels_last if self._has_small_kernels or learns else torch.contiguous_format
+        pictures = scaled(pictures).contiguous(memory_format=order)
         with torch.autocast(pictures.device.type, torch.bfloat16, enabled=self.in_bfloat16):
             features: Tensor = self.layers(pictures)
         return features.float()
