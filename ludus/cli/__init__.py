@@ -24,6 +24,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "contract": "contract",
     "evaluate": "gate",
     "events": "overview",
+    "experiment": "experiment",
     "fake-server": "contract",
     "gate": "gate",
     "godot": "godot",
@@ -40,6 +41,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "simulate": "simulate",
     "simulator": "overview",
     "token": "token",
+    "tune": "tune",
     "unity": "unity",
     "webhook": "webhook",
     "worker": "worker",
@@ -54,7 +56,9 @@ EXTENDED = frozenset({"worker"})
 """Client commands that a package extends: where it is installed, its command has the client's subcommands, too."""
 OWN_PACKAGES = frozenset({"ludus", "server", "worker"})
 
-WORK = frozenset({"collect", "controller", "gateway", "godot", "learn", "server", "simulate", "unity", "up", "worker"})
+WORK = frozenset(
+    {"collect", "controller", "gateway", "godot", "learn", "server", "simulate", "tune", "unity", "up", "worker"}
+)
 """Commands whose output is a log beside their work, not an answer: it may be lost, and they succeed all the same."""
 
 EXTRAS: Mapping[str, str] = {

@@ -18,6 +18,7 @@ from ludus.client.events import Events
 from ludus.client.runs import Runs
 from ludus.client.started_simulators import SimulatorOptions, StartedSimulators
 from ludus.client.transport import Resource, Transport, header_value, public_authorities, route, texts, without_none
+from ludus.json_values import JsonObject
 from ludus.paths import AnyPath
 from ludus.protocol.credentials import CLIENT_TOKEN, credential
 from ludus.protocol.proxies import proxy_of, without_password
@@ -337,6 +338,67 @@ class EnvironmentParameters(Resource):
             route("runs", run, "environment_parameters"),
             {"parameters": {parameter: change}},
         )
+
+
+class Experiments(Resource):
+    """Requests about experiments. `experiment` is an id or a name."""
+
+    def create(self, document: JsonObject, *, idempotency_key: str | None = None) -> schemas.Experiment:
+        """Create an experiment: `name`, `config` or `config_name`, what varies, the budget (docs/experiments.md)."""
+        return self._post(schemas.Experiment, "/v1/experiments", document, idempotency_key)
+
+    def plan(self, document: JsonObject) -> schemas.PlannedExperiment:
+        """Check an experiment; return what would be created, with every default filled in."""
+        return self._post(schemas.PlannedExperiment, "/v1/experiments", {**document, "validate_only": True})
+
+    def list(self, filter: str = "", order_by: str = "", limit: int | None = None) -> Iterator[schemas.Experiment]:
+        """Iterate over experiments, newest first unless `order_by` says otherwise."""
+        return self._pages(schemas.Experiment, "/v1/experiments", limit, filter=filter, order_by=order_by)
+
+    def get(self, experiment: str) -> schemas.Experiment:
+        """Return an experiment, with its best trial so far."""
+        return self._get(schemas.Experiment, route("experiments", experiment))
+
+    def update(
+        self,
+        experiment: str,
+        *,
+        budget: JsonObject | None = None,
+        parallelism: int | None = None,
+        objective: JsonObject | None = None,
+        description: str | None = None,
+    ) -> schemas.Experiment:
+        """Change an experiment: a budget replaces the former one; the objective changes while no trial has a value."""
+        changes = without_none(budget=budget, parallelism=parallelism, objective=objective, description=description)
+        return self._transport.patch(schemas.Experiment, route("experiments", experiment), changes)
+
+    def pause(self, experiment: str) -> schemas.Experiment:
+        """Begin no more runs, and pause those that train."""
+        return self._post(schemas.Experiment, route("experiments", experiment) + ":pause")
+
+    def resume(self, experiment: str) -> schemas.Experiment:
+        """Go on with an experiment that was paused or stopped, or has failed."""
+        return self._post(schemas.Experiment, route("experiments", experiment) + ":resume")
+
+    def stop(self, experiment: str) -> schemas.Experiment:
+        """End an experiment and stop its runs. One that has ended stays as it is."""
+        return self._post(schemas.Experiment, route("experiments", experiment) + ":stop")
+
+    def delete(self, experiment: str) -> None:
+        """Delete an experiment that has ended; its runs stay."""
+        self._transport.delete(route("experiments", experiment))
+
+    def trials(
+        self, experiment: str, filter: str = "", order_by: str = "", limit: int | None = None
+    ) -> Iterator[schemas.Trial]:
+        """Iterate over trials by number, or by value: `order_by="value desc"`."""
+        return self._pages(
+            schemas.Trial, route("experiments", experiment, "trials"), limit, filter=filter, order_by=order_by
+        )
+
+    def config(self, experiment: str, trial: int) -> JsonObject:
+        """Return the configuration of a trial, as a document without a seed."""
+        return self._get(schemas.TrialConfig, route("experiments", experiment, "trials", trial, "config")).config
 
 
 class Ladders(Resource):
@@ -870,6 +932,7 @@ class Client:
         self.demonstrations = Demonstrations(self._transport)
         self.environment_parameters = EnvironmentParameters(self._transport)
         self.events = Events(self._transport)
+        self.experiments = Experiments(self._transport)
         self.ladders = Ladders(self._transport)
         self.logs = Logs(self._transport)
         self.metrics = Metrics(self._transport)

@@ -37,9 +37,22 @@ ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""
 
 
+_TUNING: Final[Mapping[str, Mapping[str, object]]] = {
+    **ReinforcementConfig.tuning,
+    "hyperparameters.batch_size": {"values": [64, 128, 256, 512]},
+    "hyperparameters.buffer_size": {"values": [1024, 2048, 4096, 10240]},
+    "hyperparameters.beta": {"min": 1e-4, "max": 3e-2, "scale": "log"},
+    "hyperparameters.epsilon": {"values": [0.1, 0.2, 0.3]},
+    "hyperparameters.lambd": {"values": [0.9, 0.95, 0.98]},
+    "hyperparameters.num_epoch": {"min": 2, "max": 10},
+}
+"""Of the trainers that learn from what the policy of the moment has done."""
+
+
 class PPOConfig(ReinforcementConfig):
     """One behavior, trained by PPO."""
 
+    tuning: ClassVar[Mapping[str, Mapping[str, object]]] = _TUNING
     amendable: ClassVar[frozenset[str]] = amendable(*_ON_POLICY, "critic_learning_rate")
     trainer_type: Literal["ppo"] = "ppo"
     hyperparameters: PPOHyperparameters = PPOHyperparameters()
@@ -57,6 +70,7 @@ class SACConfig(OffPolicyConfig):
 class POCAConfig(ReinforcementConfig):
     """One behavior whose agents act in groups, trained by POCA."""
 
+    tuning: ClassVar[Mapping[str, Mapping[str, object]]] = _TUNING
     amendable: ClassVar[frozenset[str]] = amendable(*_ON_POLICY)
     trainer_type: Literal["poca"] = "poca"
     hyperparameters: POCAHyperparameters = POCAHyperparameters()

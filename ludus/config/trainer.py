@@ -1,5 +1,6 @@
 """The parents of trainers' configurations. The keys and defaults are ML-Agents' 1.1.0."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
@@ -14,6 +15,8 @@ from ludus.config.values import CheckpointId, Flag, Own, Section, Steps, Text, W
 
 SECTION: Final = frozenset({"max_steps", "checkpoint_interval", "keep_checkpoints"})
 """The keys of every trainer that may change while a run goes on."""
+GAMMAS: Final = {"values": [0.9, 0.95, 0.98, 0.99, 0.995, 0.999]}
+"""Discount factors that are worth a try: an episode's length decides which."""
 RATE: Final = frozenset({"learning_rate", "learning_rate_schedule"})
 """Hyperparameters of every trainer that may."""
 _LIMITS: Final = frozenset(f"divergence.{key}" for key in DivergenceSettings.model_fields)
@@ -36,6 +39,12 @@ class TrainerConfig(Section):
     """
     amendable: ClassVar[frozenset[str]] = SECTION
     """The keys that may change while a run goes on: numbers that are read again for every update."""
+    tuning: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        "hyperparameters.learning_rate": {"min": 1e-5, "max": 3e-3, "scale": "log"}
+    }
+    """The keys that an experiment varies where it names none, with the parameters of an experiment: those that decide
+    most often, in the ranges of their descriptions.
+    """
     trainer_type: str
     """The algorithm."""
     hyperparameters: Hyperparameters
@@ -111,6 +120,10 @@ class TrainerConfig(Section):
 class ReinforcementConfig(TrainerConfig):
     """Parent of the trainers that learn from rewards by playing."""
 
+    tuning: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        **TrainerConfig.tuning,
+        "reward_signals.extrinsic.gamma": GAMMAS,
+    }
     reward_signals: RewardSignals = RewardSignals(extrinsic=ExtrinsicConfig())
     """The reward signals. If given, only the listed signals exist."""
     behavioral_cloning: BehavioralCloningConfig | None = None
@@ -131,4 +144,10 @@ class ReinforcementConfig(TrainerConfig):
 class OffPolicyConfig(ReinforcementConfig):
     """Parent of the trainers that learn from a replay buffer."""
 
+    tuning: ClassVar[Mapping[str, Mapping[str, object]]] = {
+        **ReinforcementConfig.tuning,
+        "hyperparameters.batch_size": {"values": [32, 64, 128, 256]},
+        "hyperparameters.steps_per_update": {"values": [1, 2, 4, 8]},
+        "hyperparameters.tau": {"min": 1e-3, "max": 5e-2, "scale": "log"},
+    }
     hyperparameters: OffPolicyHyperparameters = OffPolicyHyperparameters()

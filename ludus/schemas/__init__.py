@@ -10,6 +10,13 @@ from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 from ludus.json_values import JsonObject
+from ludus.schemas.experiments import Experiment as Experiment
+from ludus.schemas.experiments import ExperimentState as ExperimentState
+from ludus.schemas.experiments import PlannedExperiment as PlannedExperiment
+from ludus.schemas.experiments import Trial as Trial
+from ludus.schemas.experiments import TrialConfig as TrialConfig
+from ludus.schemas.experiments import TrialRun as TrialRun
+from ludus.schemas.experiments import TrialState as TrialState
 from ludus.schemas.record import FrozenRecord
 from ludus.schemas.recordings import MessagePart as MessagePart
 from ludus.schemas.recordings import RecordedFrame as RecordedFrame

@@ -34,6 +34,7 @@ from server.kit.http.parameters import refuse_unknown_parameters
 from server.kit.http.problems import on_http_exception, on_ludus_error, on_validation_error
 from server.kit.settings import Settings
 from server.ladders.routes import router as ladders
+from server.lifecycle.experiments.routes import router as experiments
 from server.lifecycle.routes import comparison
 from server.lifecycle.routes import router as runs
 from server.metrics.routes import files as metric_files
@@ -79,6 +80,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     configs,
     presets,
     demonstrations,
+    experiments,
     recordings,
     ladders,
     webhooks,

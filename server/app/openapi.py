@@ -35,6 +35,7 @@ TAGS = {
     "configs": "Stored configurations in immutable versions; presets.",
     "demonstrations": "Recordings of good behavior.",
     "events": "What happened to runs: page by page, or as a stream.",
+    "experiments": "Settings of one configuration that are tried and compared, and their trials.",
     "ladders": "Players, matches, and the ratings computed from them.",
     "logs": "Log files of attempts.",
     "metrics": "Newest values of metrics, and their history.",

@@ -35,9 +35,10 @@ from server.kit.queue import WakeUpQueue, make_celery
 from server.kit.settings import ControllerSettings, Settings
 from server.kit.telemetry import ControllerTelemetry, LoopHeartbeat, Probes, serve_metrics
 from server.kit.tracing import open_tracer
-from server.kit.wake_up import WakeUp
+from server.kit.wake_up import Wakes
 from server.ladders import ratings
 from server.lifecycle import retention as rows
+from server.lifecycle.experiments.rounds import ExperimentRounds
 from server.lifecycle.leases.repository import ExpiredLease, LeaseRepository
 from server.lifecycle.lending import SlotLending
 from server.lifecycle.retention import RowRetention, delete_in_batches
@@ -100,7 +101,7 @@ class Controller:
     def __init__(
         self,
         database: Database,
-        wake_up: WakeUp | WakeUpNotifier,
+        wake_up: Wakes,
         settings: Settings,
         monotonic: Callable[[], float] = time.monotonic,
         telemetry: ControllerTelemetry | None = None,
@@ -262,6 +263,7 @@ def job_loops(
     store, interval = open_store(settings.storage), settings.controller.interval_seconds
     loops = {
         "compaction": JobLoop([packing_job(database)], 2.0, telemetry),
+        "experiments": JobLoop([ExperimentRounds(database, store, notifier).job()], 1.0, telemetry),
         "metrics": JobLoop(MetricRetention(database, store, settings.metrics).jobs(), 10.0, telemetry),
         "notifier": JobLoop([notifier.job()], interval, telemetry, called=notifier.called),
         "ratings": JobLoop([ratings.RatingJob(database).job()], ratings.PAUSE_SECONDS, telemetry),

@@ -3,8 +3,16 @@
 from typing import Protocol
 
 
-class WakeUp(Protocol):
-    """Wakes workers for runs that wait. A lost message is harmless: the controller sends it again."""
+class Wakes(Protocol):
+    """Wakes a worker for a run that waits. A lost message is harmless: the controller sends it again."""
+
+    def wake(self, run_id: str) -> None:
+        """Wake any slot for a run."""
+        ...
+
+
+class WakeUp(Wakes, Protocol):
+    """The port to the broker."""
 
     def wake(self, run_id: str, kind: str | None = None) -> None:
         """Wake a slot for a run: one of this kind (`Offer.kind`), or any."""

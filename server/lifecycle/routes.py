@@ -12,11 +12,8 @@ from ludus.config.problems import join_path
 from ludus.schemas import DifferingKey, RunComparison
 from ludus.schemas.states import RunKind, RunState, StopReason
 from ludus.validation import NO_NUL, Form
-from server.assessments.service import AssessmentService
 from server.checkpoints.repository import HAS_CHECKPOINTS, CheckpointRepository
-from server.checkpoints.service import CheckpointService
 from server.config.document import locate, located
-from server.demonstrations.service import DemonstrationService
 from server.kit.db.database import Database, Session
 from server.kit.db.texts import JsonObject
 from server.kit.errors import (
@@ -39,8 +36,8 @@ from server.kit.http.parameters import RunKey
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, EditDep, Services, ServicesDep, shared
 from server.kit.listing import ListQuery, Order, Page
-from server.ladders.service import LadderService
 from server.lifecycle.blocked import BlockedRepository
+from server.lifecycle.preparation import bind, prepare
 from server.lifecycle.progress import ProgressRepository
 from server.lifecycle.service import DeletionService, RunEnding, RunInUse, RunNotEnded, RunNotPaused, RunService
 from server.metrics.points import ListedMetric
@@ -48,8 +45,6 @@ from server.metrics.repository import MetricRepository, values_by_run
 from server.runs.amendments import AmendmentService, RunChanges, RunUpdate
 from server.runs.models import Run
 from server.runs.repository import METRIC, NewRun, RunRepository
-from server.runs.stored_configs.repository import ConfigRepository
-from server.runs.stored_configs.service import ConfigService
 from server.runs.waits import MAX_SECONDS, Waits, states_of
 
 
@@ -175,13 +170,7 @@ def create_run(
 
     def create(session: Session) -> Answer:
         with located(request.config, request.overrides):
-            new = replace(
-                prepared,
-                demonstrations=DemonstrationService(session).check(prepared.config, lock=True),
-                checkpoints=CheckpointService(session).check(prepared.config, lock=True),
-                ladder=LadderService(session).check(prepared.config, lock=True),
-                token_id=auth.principal.token_id or "",
-            )
+            new = bind(session, replace(prepared, token_id=auth.principal.token_id or ""))
         run = RunService(session, services.wake_up).create(new)
         return Answer(201, _resource(session, run), f"/v1/runs/{run.id}")
 
@@ -351,16 +340,9 @@ def _read(services: Services, run: str) -> schemas.Run:
 def _prepare(database: Database, wanted: RunCreate) -> NewRun:
     """Read and check the configuration before the writing transaction begins: a large one takes a while."""
     with located(wanted.config, wanted.overrides), database.read() as session:
-        prepared = ConfigService(ConfigRepository(session)).prepare(
-            wanted.config,
-            name=wanted.config_name,
-            version=wanted.config_version,
-            overrides=wanted.overrides,
-            complete=AssessmentService(session).complete,
+        prepared = prepare(
+            session, wanted.config, name=wanted.config_name, version=wanted.config_version, overrides=wanted.overrides
         )
-        DemonstrationService(session).check(prepared.config)
-        CheckpointService(session).check(prepared.config)
-        LadderService(session).check(prepared.config)
     kind = prepared.config.kind
     if wanted.kind not in {None, kind}:
         raise InvalidConfig(

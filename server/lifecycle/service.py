@@ -15,7 +15,7 @@ from server.kit.db.database import Session, after_commit
 from server.kit.db.projects import DEFAULT, project_of
 from server.kit.errors import Conflict, RunNotFound
 from server.kit.states import EVENT_OF, LEASED, TERMINAL, Intent
-from server.kit.wake_up import WakeUp
+from server.kit.wake_up import Wakes
 from server.ladders.service import LadderService
 from server.lifecycle.deletion import DeletionRepository
 from server.lifecycle.leases.repository import finish
@@ -77,7 +77,7 @@ class RunNotPaused(Conflict, code="run_not_paused"):
 class RunService:
     """Commands on runs. The session's owner commits; workers are woken after that."""
 
-    def __init__(self, session: Session, wake_up: WakeUp) -> None:
+    def __init__(self, session: Session, wake_up: Wakes) -> None:
         self._session = session
         self._runs = RunRepository(session)
         self._wake_up = wake_up

@@ -113,6 +113,7 @@ def mistake(words: list[str]) -> str | None:
             return f"no command {rest[0]}"
         command, rest = found, rest[1:]
         rest = rest[: rest.index(REST)] if REST in rest else rest  # the others are the game's
+        rest = rest[: rest.index("--")] if "--" in rest else rest  # and those behind it another command's
         context = click.Context(command, parent=context)
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     options = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}

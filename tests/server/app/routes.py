@@ -23,6 +23,7 @@ ROUTES = [
 GUARDED = [(method, route) for method, route in ROUTES if not is_open({"path": route.path, "method": method})]
 IDS = [f"{method} {route.path}" for method, route in GUARDED]
 EMPTY = {
+    "GET /v1/experiments/{experiment:name}/trials/{number}/config",
     "GET /v1/runs/{run:name}/recordings/{recording:name}/file",
     "GET /v1/runs/{run:name}/recordings/{recording:name}/frames",
     "GET /v1/runs/{run:name}/result",
@@ -38,10 +39,17 @@ BODIES: dict[str, Any] = {
     "POST /v1/runs/{run:name}/checkpoints/{checkpoint:name}:score": {"metric": "reward", "value": 1.0},
     "PATCH /v1/runs/{run:name}/environment_parameters": {"parameters": {"mass": {"value": 1.0}}},
     "POST /v1/demonstrations/{demonstration:name}:subsample": {"count": 1},
+    "PATCH /v1/experiments/{experiment:name}": {"parallelism": 2},
     "POST /v1/ladders/{ladder:name}/players": {"name": "p", "kind": "scripted"},
     "POST /v1/ladders/{ladder:name}/matches": {"participants": [{"player": "a"}, {"player": "b"}], "outcome": "win"},
 }
 """What routes need in order to get as far as their row."""
+EXPERIMENT = {
+    "name": "our-experiment",
+    "config": CARTPOLE,
+    "parameters": {"behaviors.CartPole.hyperparameters.num_epoch": {"min": 1, "max": 3}},
+    "budget": {"runs": 3},
+}
 QUERIES: dict[str, dict[str, str]] = {
     "/v1/runs/{run:name}/metrics/series": {"key": "reward"},
     "/v1/configs/{name:name}:diff": {"old": "1", "new": "1"},
@@ -104,6 +112,7 @@ def one_of_everything(world: World, folder: Path) -> dict[str, str]:
         "checkpoint": checkpoint,
         "uploaded": made("/v1/checkpoints", headers=file, content=SAC.read_bytes())["id"],
         "demonstration": made("/v1/demonstrations", headers=file, content=recorded(folder))["id"],
+        "experiment": made("/v1/experiments", json=EXPERIMENT)["id"],
         "ladder": made("/v1/ladders", json={"name": "our-ladder"})["id"],
         "name": "our-config",
         "version": "1",

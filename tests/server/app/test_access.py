@@ -13,7 +13,17 @@ from server.kit.http.auth import READING, need_of
 from server.kit.principal import including
 from server.kit.scheduling import SchedulingSettings
 from server.lifecycle.claims.repository import RunQueue
-from tests.server.app.routes import EMPTY, GUARDED, IDS, asked, filled, names_in, one_of_everything, token_of
+from tests.server.app.routes import (
+    EMPTY,
+    EXPERIMENT,
+    GUARDED,
+    IDS,
+    asked,
+    filled,
+    names_in,
+    one_of_everything,
+    token_of,
+)
 from tests.server.app.world import CARTPOLE, World, build_services, serving
 
 EXCEPTIONS = {
@@ -117,6 +127,7 @@ def test_a_token_of_another_project_sees_and_changes_nothing(world: World, ours:
         ("/v1/configs", "configs"),
         ("/v1/demonstrations", "demonstrations"),
         ("/v1/checkpoints", "checkpoints"),
+        ("/v1/experiments", "experiments"),
         ("/v1/ladders", "ladders"),
     ):
         assert world.http.get(path, headers=stranger).json()[field] == [], path
@@ -175,9 +186,12 @@ def test_a_name_of_several_projects_is_addressed_by_project_or_id(
     world.http.put("/v1/aliases/our-alias", headers=twice, json={"checkpoint_id": checkpoint}).raise_for_status()
     world.http.post("/v1/ladders", headers=twice, json={"name": "our-ladder"}).raise_for_status()
     world.http.post("/v1/configs/our-config/versions", headers=twice, json={"config": CARTPOLE}).raise_for_status()
+    world.http.post("/v1/experiments", headers=twice, json=EXPERIMENT).raise_for_status()
     every = {"Ludus-Project": "*"}
 
     for method, path in (
+        ("GET", "/v1/experiments/our-experiment"),
+        ("DELETE", "/v1/experiments/our-experiment"),
         ("GET", "/v1/ladders/our-ladder"),
         ("DELETE", "/v1/ladders/our-ladder"),
         ("GET", "/v1/ladders/our-ladder/matches"),

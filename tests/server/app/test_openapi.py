@@ -25,6 +25,7 @@ from server.app.services import Services
 from server.kit.settings import Settings
 from tests.conftest import NEEDS_POSTGRESQL, postgresql_database
 from tests.factories import RecordingWakeUp
+from tests.server.app.routes import EXPERIMENT
 from tests.server.app.world import CARTPOLE, World, open_world
 from tests.server.demonstrations.recordings import stored
 from tests.server.ladders.played import make_match, rate_all
@@ -35,6 +36,7 @@ NAMES: dict[str, tuple[Any, ...]] = {
     "checkpoint": ("latest",),
     "attempt": (1,),
     "name": ("base", "cartpole"),
+    "experiment": ("our-experiment",),
     "ladder": ("finished", "league"),
 }
 """Values that lead to something, for half of the generated paths."""
@@ -109,6 +111,7 @@ def populate(folder: Path, url: str | None = None) -> Iterator[World]:
         rate_all(world.services.database)
         world.create(name="waiting")
         world.http.post("/v1/ladders", json={"name": "league"}).raise_for_status()
+        world.http.post("/v1/experiments", json=EXPERIMENT).raise_for_status()
         for name in ("ann", "bob"):
             world.http.post("/v1/ladders/league/players", json={"name": name, "kind": "human"}).raise_for_status()
         world.http.post("/v1/configs/base/versions", json={"config": CARTPOLE}).raise_for_status()

@@ -1,0 +1,1 @@
+"""Experiments: many runs of one configuration, in which some keys vary, for one answer."""

@@ -1,0 +1,449 @@
+"""The job that goes on with experiments: looks at the runs of trials, ends trials, and begins others.
+
+A round reads what there is, decides outside of any transaction (samplers take their time), and carries all of it out in
+one short transaction, if the experiment is still at the revision that was read: of two controllers one is dropped, and
+one that is killed anywhere has begun a trial with its row and its run, or not at all.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ludus.config.problems import split_path
+from ludus.schemas.experiments import ExperimentState, TrialState, Used
+from ludus.schemas.states import RunState
+from server.assessments.repository import AssessmentRepository
+from server.kit.artifacts.store import ArtifactStore
+from server.kit.db.database import Database, Session
+from server.kit.db.texts import JsonObject
+from server.kit.errors import InvalidConfig, LudusError, Unavailable
+from server.kit.jobs import Job, RowsFailed
+from server.kit.states import TERMINAL
+from server.kit.wake_up import Wakes
+from server.lifecycle.experiments.models import Experiment, Trial, TrialRun
+from server.lifecycle.experiments.refs import Advice, Proposal, Reported, SamplerFailed
+from server.lifecycle.experiments.repository import ExperimentRepository
+from server.lifecycle.experiments.requests import Budget, ExperimentSpec, read_spec
+from server.lifecycle.experiments.service import close, finish
+from server.lifecycle.preparation import bind, prepare
+from server.lifecycle.service import RunService
+from server.metrics.points import Points
+from server.metrics.reader import MetricReader
+from server.metrics.repository import MetricRepository
+from server.runs.models import Run
+from server.runs.repository import NewRun
+from server.runs.stored_configs.service import Prepared
+
+AT_ONCE = 16
+"""Runs that one round begins at most: their transaction is short."""
+FAILURES = 5
+"""An experiment whose newest trials have failed, so many in a row, fails."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a run that has ended."""
+
+    value: float | None
+    detail: str = ""
+    """Why it has no value."""
+
+
+@dataclass
+class Look:
+    """An experiment as it is now."""
+
+    experiment: Experiment
+    spec: ExperimentSpec
+    trials: Sequence[Trial]
+    open_runs: Sequence[TrialRun]
+    """Of trials that run."""
+    runs: Mapping[str, Run]
+    """Those of these, and of their evaluations, that there are."""
+    seeds: Mapping[int, int]
+    """How many runs each trial that runs has begun."""
+    used: Used
+
+    def has_ended(self, trial_run: TrialRun) -> bool:
+        """Return whether the run that is under way has ended, or is deleted."""
+        run = self.runs.get(trial_run.live_id)
+        return run is None or run.state in TERMINAL
+
+
+@dataclass
+class Decisions:
+    """What a round carries out."""
+
+    ended: dict[tuple[int, int], Ended] = field(default_factory=dict)
+    """Runs that have ended, by trial and seed."""
+    to_evaluate: dict[tuple[int, int], Prepared] = field(default_factory=dict)
+    reported: dict[int, Reported] = field(default_factory=dict)
+    """By trial."""
+    new_seeds: list[tuple[int, int, Prepared | str]] = field(default_factory=list)
+    """Further runs of trials that run: trial, seed, and the run's configuration, or why it was refused."""
+    new_trials: list[tuple[Proposal, Prepared | str]] = field(default_factory=list)
+    """With the configuration of their first run, or why it was refused."""
+    finished: str = ""
+    """Why the experiment is over; empty while it isn't."""
+    failed: str = ""
+    """Why it cannot go on."""
+
+
+class CannotGoOn(Exception):
+    """The objective has no value in a run that ended well: nor will it have in any other."""
+
+
+class ExperimentRounds:
+    """Goes on with all experiments that run."""
+
+    def __init__(self, database: Database, store: ArtifactStore, wake_up: Wakes) -> None:
+        self._database = database
+        self._store = store
+        self._wake_up = wake_up
+
+    def job(self) -> Job:
+        """Return the job."""
+        return Job("experiments", self._round, again_seconds=0.0)
+
+    def _round(self) -> int:
+        with self._database.read() as session:
+            running = ExperimentRepository(session).running()
+        handled, errors = 0, dict[str, LudusError]()
+        for experiment_id, project in running:
+            try:
+                handled += self._go_on(experiment_id, self._database.within(project))
+            except Unavailable:
+                raise
+            except LudusError as error:
+                errors[experiment_id] = error
+        if errors:
+            raise RowsFailed(handled, errors)
+        return handled
+
+    def _go_on(self, experiment_id: str, database: Database) -> int:
+        """Do a round of one experiment; return 1 if anything changed."""
+        with database.read() as session:
+            look = _look(session, experiment_id)
+        decisions = Decisions()
+        try:
+            self._decide(database, look, decisions)
+        except (SamplerFailed, CannotGoOn) as error:
+            decisions.failed = str(error)
+        if decisions == Decisions():
+            return 0
+        with database.write() as session:
+            experiment = ExperimentRepository(session).lock_at(experiment_id, look.experiment.revision)
+            if experiment is None:  # it has changed since, or another controller is about to change it
+                return 0
+            _Execution(session, RunService(session, self._wake_up), experiment, look.spec).carry_out(decisions)
+        return 1
+
+    def _decide(self, database: Database, look: Look, decisions: Decisions) -> None:
+        """Decide. What ended is carried out before anything else: samplers learn from it.
+
+        Raises SamplerFailed, CannotGoOn.
+        """
+        for trial_run in look.open_runs:
+            if look.has_ended(trial_run):
+                self._score(database, look, trial_run, decisions)
+        if decisions.ended or decisions.to_evaluate:
+            return
+        decisions.finished = _over(look.spec.budget, look.used)
+        if decisions.finished:
+            return
+        study: Advice | None = None
+        if look.spec.early_stopping is not None:
+            for trial in look.trials:
+                points = self._new_points(database, look, trial) if trial.state == TrialState.RUNNING else []
+                if points:
+                    study = study or _study(look)
+                    decisions.reported[trial.number] = study.report(trial.number, points)
+        if not any(reported.ends for reported in decisions.reported.values()):
+            self._begin(database, look, decisions, study)
+
+    def _score(self, database: Database, look: Look, trial_run: TrialRun, decisions: Decisions) -> None:
+        """Decide what comes of a run that has ended. Raises CannotGoOn."""
+        place = trial_run.trial, trial_run.seed
+        run = look.runs.get(trial_run.live_id)
+        assessment = look.spec.objective.assessment
+        if run is None or run.state != RunState.SUCCEEDED:
+            why = "was deleted" if run is None else f"is {run.state}: {run.stop_detail or run.stop_reason}"
+            decisions.ended[place] = Ended(None, f"Run {trial_run.live_id} {why}")
+        elif assessment is None:
+            steps, values = self._curve(database, look.spec, run.id)
+            if not steps:
+                raise CannotGoOn(self._missing(database, look, trial_run))
+            value = float(np.mean(values[-look.spec.objective.last :]))
+            why = "" if math.isfinite(value) else f"{look.spec.objective.metric} of run {run.id} is no finite number."
+            decisions.ended[place] = Ended(value if math.isfinite(value) else None, why)
+        elif trial_run.assessment_id is None:
+            section, key, content = assessment
+            document = {section: {**content, key: f"{trial_run.run_id}/latest"}}
+            try:
+                with database.read() as session:
+                    decisions.to_evaluate[place] = prepare(session, document)
+            except LudusError as error:
+                raise CannotGoOn(f"objective.{section} is refused: {error}") from error
+        else:
+            with database.read() as session:
+                result = AssessmentRepository(session).get(run.id).result
+            score = result["mean"] if assessment[0] == "evaluate" else result["score"]
+            decisions.ended[place] = Ended(score, "" if score is not None else f"Run {run.id} played no game.")
+
+    def _curve(self, database: Database, spec: ExperimentSpec, run_id: str) -> tuple[list[int], list[float]]:
+        """Return steps and values of the objective's metric in a run. Raises CannotGoOn."""
+        objective = spec.objective
+        reader = MetricReader(database, self._store)
+        histories = {
+            behavior: Points.joined(list(by_attempt.values())).increasing()
+            for (_, behavior, _), by_attempt in reader.by_attempt(
+                [run_id], [objective.metric], objective.behavior
+            ).items()
+        }
+        histories = {behavior: points for behavior, points in histories.items() if len(points)}
+        if len(histories) > 1:
+            raise CannotGoOn(
+                f"{objective.metric} has a value for each of {', '.join(sorted(histories))}: name one in "
+                "objective.behavior (`ludus experiment set`), then resume."
+            )
+        if not histories:
+            return [], []
+        (points,) = histories.values()
+        return points.steps.tolist(), points.values.tolist()
+
+    def _missing(self, database: Database, look: Look, trial_run: TrialRun) -> str:
+        with database.read() as session:
+            keys = ", ".join(MetricRepository(session).keys([trial_run.run_id])[:12]) or "nothing"
+        of = "" if look.spec.objective.behavior is None else f" of {look.spec.objective.behavior}"
+        return (
+            f"Run {trial_run.run_id} has recorded no {look.spec.objective.metric}{of}, but {keys}. "
+            "Set another objective (`ludus experiment set`), then resume: no run is lost."
+        )
+
+    def _new_points(self, database: Database, look: Look, trial: Trial) -> list[tuple[int, float]]:
+        """Return the steps beyond the last report that every run of a trial has reached, and the mean value there."""
+        rule = look.spec.early_stopping
+        assert rule is not None
+        assert rule.min_steps is not None
+        runs = [run for run in look.open_runs if run.trial == trial.number]
+        curves = [self._curve(database, look.spec, run.run_id) for run in runs]
+        if not curves or not all(steps for steps, _ in curves):
+            return []
+        reported = trial.reports[-1][0] if trial.reports else rule.min_steps - 1
+        reached = min(steps[-1] for steps, _ in curves)
+        last = look.spec.objective.last
+        points = []
+        for step in curves[0][0]:
+            if reported < step <= reached:
+                until = [int(np.searchsorted(steps, step, side="right")) for steps, _ in curves]
+                means = [
+                    float(np.mean(values[max(0, end - last) : end])) if end else math.nan
+                    for (_, values), end in zip(curves, until, strict=True)
+                ]
+                if math.isfinite(sum(means)):
+                    points.append((step, sum(means) / len(means)))
+        return points
+
+    def _begin(self, database: Database, look: Look, decisions: Decisions, study: Advice | None) -> None:
+        """Decide which runs begin: further seeds of trials that run, then further trials. Raises SamplerFailed."""
+        spec = look.spec
+        free = min(spec.parallelism - len(look.open_runs), AT_ONCE)
+        left = math.inf if spec.budget.runs is None else spec.budget.runs - look.used.runs
+        remaining = spec.size - len(look.trials)
+        for trial in look.trials:
+            if trial.state == TrialState.RUNNING:
+                left -= spec.seeds - look.seeds[trial.number]  # a trial that has begun is brought to its end
+                for seed in range(look.seeds[trial.number], spec.seeds):
+                    if free > 0:
+                        prepared = self._prepare(database, look, trial.parameters, seed)
+                        decisions.new_seeds.append((trial.number, seed, prepared))
+                        free -= 1
+        while free > 0 and left >= spec.seeds and remaining > 0:
+            study = study or _study(look)
+            is_first = not look.trials and not decisions.new_trials
+            proposal = study.ask(self._baseline(database, look) if is_first and spec.baseline else None)
+            decisions.new_trials.append((proposal, self._prepare(database, look, proposal.parameters, 0)))
+            free, left, remaining = free - 1, left - spec.seeds, remaining - 1
+        if not look.open_runs and not decisions.new_seeds and not decisions.new_trials:
+            tried, runs = f"All {spec.size} settings were tried.", f"Its budget of {spec.budget.runs} runs is used."
+            decisions.finished = tried if remaining <= 0 else runs
+
+    def _prepare(self, database: Database, look: Look, parameters: JsonObject, seed: int) -> Prepared | str:
+        """Return the configuration of a run of a setting, or why it is refused."""
+        assert look.spec.seed is not None
+        overrides = {**parameters, "seed": look.spec.seed + seed}
+        try:
+            with database.read() as session:
+                return prepare(session, look.experiment.config, overrides=overrides)
+        except InvalidConfig as error:
+            return f"Its configuration is refused: {error}"
+
+    def _baseline(self, database: Database, look: Look) -> JsonObject:
+        """Return the values that the configuration itself has of the keys that vary."""
+        with database.read() as session:
+            config: object = prepare(session, look.experiment.config).config.model_dump(mode="json")
+        values = {}
+        for path in look.spec.parameters:
+            value = config
+            for key in split_path(path):
+                value = value.get(key) if isinstance(value, dict) else None
+            values[path] = value
+        return values
+
+
+class _Execution:
+    """Carries out what was decided, on a locked experiment."""
+
+    def __init__(self, session: Session, runs: RunService, experiment: Experiment, spec: ExperimentSpec) -> None:
+        self._session = session
+        self._runs = runs
+        self._experiment = experiment
+        self._spec = spec
+        self._experiments = ExperimentRepository(session)
+        self._clock = self._experiments.clock()
+
+    def carry_out(self, decisions: Decisions) -> None:
+        experiment = self._experiment
+        experiment.revision += 1
+        self._close(decisions)
+        for number, seed, prepared in decisions.new_seeds:
+            self._start(self._experiments.trial(experiment.id, number), seed, prepared)
+        for proposal, prepared in decisions.new_trials:
+            trial = Trial(
+                experiment_id=experiment.id,
+                number=proposal.number,
+                state=TrialState.RUNNING,
+                parameters=proposal.parameters,
+                detail="",
+                reports=[],
+                attributes=proposal.attributes,
+                created_at=self._clock,
+            )
+            self._session.add(trial)
+            self._session.flush()
+            self._start(trial, 0, prepared)
+        if decisions.finished:
+            finish(self._session, self._runs, experiment, decisions.finished)
+            return
+        failed = decisions.failed or self._keeps_failing()
+        if failed:
+            self._experiments.move(experiment, ExperimentState.FAILED, failed)
+
+    def _close(self, decisions: Decisions) -> None:
+        """End runs and trials; begin evaluations."""
+        open_runs = self._experiments.open_runs(self._experiment.id)
+        present = self._experiments.present([run.live_id for run in open_runs])
+        for trial_run in open_runs:
+            ended = decisions.ended.get((trial_run.trial, trial_run.seed))
+            evaluated = decisions.to_evaluate.get((trial_run.trial, trial_run.seed))
+            if ended is not None:
+                trial_run.value = ended.value
+                close(self._runs, trial_run, present.get(trial_run.run_id))
+            elif evaluated is not None:
+                run = self._create(f"{trial_run.trial}-{trial_run.seed}-evaluated", trial_run.trial, evaluated)
+                trial_run.assessment_id = run.id
+        touched = {trial for trial, _ in decisions.ended} | decisions.reported.keys()
+        runs = self._experiments.runs_of(self._experiment.id, sorted(touched))
+        for number in sorted(touched):
+            trial = self._experiments.trial(self._experiment.id, number)
+            if trial.state != TrialState.RUNNING:
+                continue
+            reported = decisions.reported.get(number)
+            details = [ended.detail for (of, _), ended in decisions.ended.items() if of == number and ended.detail]
+            values = [run.value for run in runs[number] if run.value is not None]
+            if reported is not None:
+                trial.reports = [*trial.reports, *reported.looked_at]
+                trial.attributes = reported.attributes
+            if details:
+                self._end(trial, TrialState.FAILED, details[0])
+            elif len(values) == self._spec.seeds:
+                trial.value = float(np.mean(values))
+                self._end(trial, TrialState.COMPLETE, "")
+            elif reported is not None and reported.ends:
+                step, value = trial.reports[-1]
+                self._end(trial, TrialState.PRUNED, f"At step {step:,} others were better than its {value:.6g}.")
+
+    def _end(self, trial: Trial, state: TrialState, detail: str) -> None:
+        """End a trial, and its runs with it."""
+        trial.state, trial.detail, trial.finished_at = state, detail, self._clock
+        open_runs = [run for run in self._experiments.open_runs(trial.experiment_id) if run.trial == trial.number]
+        present = self._experiments.present([run.live_id for run in open_runs])
+        for run in open_runs:
+            close(self._runs, run, present.get(run.live_id))
+        self._session.flush()
+
+    def _start(self, trial: Trial, seed: int, prepared: Prepared | str) -> None:
+        """Begin a run of a trial, or end the trial because its configuration is refused."""
+        if isinstance(prepared, str):
+            self._end(trial, TrialState.FAILED, prepared)
+            return
+        run = self._create(f"{trial.number}-{seed}", trial.number, prepared)
+        row = TrialRun(
+            experiment_id=trial.experiment_id,
+            trial=trial.number,
+            seed=seed,
+            run_id=run.id,
+            steps=0,
+            seconds=0.0,
+            gpus=prepared.config.resources.gpu,
+            is_open=True,
+        )
+        self._session.add(row)
+        self._session.flush()
+
+    def _create(self, name: str, number: int, prepared: Prepared) -> Run:
+        experiment = self._experiment
+        new = NewRun(
+            prepared.config,
+            name=f"{experiment.name}-{name}",
+            tags=[f"experiment:{experiment.name}", f"trial:{number}"],
+            token_id=experiment.token_id,
+            warnings=prepared.warnings,
+        )
+        return self._runs.create(bind(self._session, new))
+
+    def _keeps_failing(self) -> str:
+        """Return why the experiment cannot go on, if its newest trials have all failed."""
+        ended = [trial for trial in self._experiments.trials(self._experiment.id) if trial.finished_at is not None]
+        since = self._experiment.active_since or 0.0
+        newest = sorted((trial for trial in ended if (trial.finished_at or 0.0) >= since), key=_ended_at)[-FAILURES:]
+        if len(newest) < FAILURES or any(trial.state != TrialState.FAILED for trial in newest):
+            return ""
+        return f"The last {FAILURES} trials have failed. Trial {newest[-1].number}: {newest[-1].detail}"
+
+
+def _ended_at(trial: Trial) -> tuple[float, int]:
+    return trial.finished_at or 0.0, trial.number
+
+
+def _look(session: Session, experiment_id: str) -> Look:
+    experiments = ExperimentRepository(session)
+    experiment = experiments.get(experiment_id)
+    trials = experiments.trials(experiment_id)
+    running = [trial.number for trial in trials if trial.state == TrialState.RUNNING]
+    runs = experiments.runs_of(experiment_id, running)
+    open_runs = [run for of_trial in runs.values() for run in of_trial if run.is_open]
+    ids = {run_id for run in open_runs for run_id in (run.run_id, run.live_id)}
+    seeds = {number: len(of_trial) for number, of_trial in runs.items()}
+    spec = read_spec(experiment.spec)
+    return Look(
+        experiment, spec, trials, open_runs, experiments.present(sorted(ids)), seeds, experiments.used(experiment)
+    )
+
+
+def _study(look: Look) -> Advice:
+    from server.lifecycle.experiments.sampling import Study  # noqa: PLC0415  # Optuna: most controllers never need it
+
+    assert look.spec.seed is not None
+    return Study(look.spec, look.spec.seed, look.trials)
+
+
+def _over(budget: Budget, used: Used) -> str:
+    """Return which limit is reached at which runs are stopped; empty: none."""
+    for name, unit in (("steps", "steps"), ("gpu_hours", "GPU hours"), ("hours", "hours")):
+        limit = getattr(budget, name)
+        if limit is not None and getattr(used, name) >= limit:
+            return f"Its budget of {limit:,} {unit} is used."
+    return ""

@@ -1,0 +1,326 @@
+"""Experiments are brought to their end by the controller's rounds, whatever is killed, paused or broken on the way."""
+
+from collections import Counter
+from typing import Any
+
+import optuna
+import pytest
+
+from server.kit.jobs import JobLoop
+from server.lifecycle.experiments import rounds
+from server.lifecycle.experiments.rounds import ExperimentRounds
+from server.lifecycle.preparation import prepare
+from server.lifecycle.service import RunService
+from server.runs.models import Run
+from server.runs.repository import NewRun
+from server.runs.stored_configs.service import Prepared
+from tests.factories import RecordingWakeUp
+from tests.server.app.world import World
+from tests.server.lifecycle.experiments.fleet import CONFIG, EPOCHS, LR, STEPS, Fleet
+
+TURNS = 5000
+
+
+def body(name: str, **fields: Any) -> dict[str, Any]:
+    """Return an experiment of 12 runs that varies the learning rate."""
+    parameters = {LR: {"min": 1e-5, "max": 1e-1, "scale": "log"}}
+    return {"name": name, "config": CONFIG, "parameters": parameters, "budget": {"runs": 12}, "seed": 3, **fields}
+
+
+class Played:
+    """An experiment that is played by a controller and a simulated fleet."""
+
+    def __init__(self, world: World, created: dict[str, Any], **fleet: Any) -> None:
+        self.world = world
+        self.name = created["name"]
+        services = world.services
+        self.fleet = Fleet(services.database, **fleet)
+        self.most = 0
+        """Runs that trained at once, at most."""
+        self._services = services
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a new controller: the former one is gone, with all that it had in memory."""
+        experiments = ExperimentRounds(self._services.database, self._services.artifacts, RecordingWakeUp())
+        self.controller = JobLoop([experiments.job()], 0.0)
+
+    def get(self) -> dict[str, Any]:
+        return dict(self.world.http.get(f"/v1/experiments/{self.name}").json())
+
+    def trials(self, order: str = "") -> list[dict[str, Any]]:
+        trials: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            parameters = {"order_by": order, "page_size": 1000, "page_token": token}
+            page = self.world.http.get(f"/v1/experiments/{self.name}/trials", params=parameters).json()
+            trials += page["trials"]
+            token = page["next_page_token"]
+            if not token:
+                return trials
+
+    def turn(self) -> None:
+        """A second passes: the controller has its rounds, and every run trains for a summary."""
+        while self.controller.tick()["experiments"]:
+            pass
+        self.fleet.turn()
+        self.most = max(self.most, len(self.fleet.trainers))
+
+    def play(self, until: str = "FINISHED") -> dict[str, Any]:
+        """Let time pass until the experiment is in a state."""
+        for _ in range(TURNS):
+            self.turn()
+            experiment = self.get()
+            if experiment["state"] == until:
+                return experiment
+        raise AssertionError(f"never {until}: {self.get()}")
+
+
+def begin(world: World, request: dict[str, Any], **fleet: Any) -> Played:
+    created = world.http.post("/v1/experiments", json=request)
+    assert created.status_code == 201, created.text
+    return Played(world, created.json(), **fleet)
+
+
+def change(world: World, name: str, **changes: Any) -> dict[str, Any]:
+    headers = {"Content-Type": "application/merge-patch+json"}
+    changed = world.http.patch(f"/v1/experiments/{name}", json=changes, headers=headers)
+    assert changed.status_code == 200, changed.text
+    return dict(changed.json())
+
+
+def runs_of(trials: list[dict[str, Any]]) -> list[str]:
+    return [run["run_id"] for trial in trials for run in trial["runs"]]
+
+
+def test_a_sweep_ends_with_its_budget_and_names_the_best_setting(world: World) -> None:
+    played = begin(world, body("sweep", parallelism=3))
+
+    experiment = played.play()
+
+    trials = played.trials()
+    assert experiment["detail"] == "Its budget of 12 runs is used."
+    assert experiment["trials"] == {"COMPLETE": 12}
+    assert experiment["used"]["runs"] == 12
+    assert experiment["used"]["steps"] == 12 * STEPS
+    assert played.most == 3
+    assert [trial["number"] for trial in trials] == list(range(12))
+    assert experiment["best"]["value"] == max(trial["value"] for trial in trials)
+    assert trials[0]["parameters"][LR] == 3e-4, "the baseline is the configuration's own"
+
+
+def test_each_trial_is_an_ordinary_run_with_tags_a_seed_and_its_own_values(world: World) -> None:
+    played = begin(world, body("ordinary", seeds=2, budget={"runs": 4}, parallelism=4))
+
+    played.play()
+
+    trial = played.trials()[1]
+    runs = [world.http.get(f"/v1/runs/{run['run_id']}").json() for run in trial["runs"]]
+    assert [run["name"] for run in runs] == ["ordinary-1-0", "ordinary-1-1"]
+    assert [run["seed"] for run in runs] == [3, 4]
+    assert [run["tags"] for run in runs] == [["experiment:ordinary", "trial:1"]] * 2
+    config = world.http.get("/v1/experiments/ordinary/trials/1/config").json()["config"]
+    for run in runs:
+        assert run["config"]["behaviors"]["CartPole"]["hyperparameters"]["learning_rate"] == trial["parameters"][LR]
+    assert config["behaviors"]["CartPole"]["hyperparameters"] == {"learning_rate": trial["parameters"][LR]}
+
+
+def test_a_grid_tries_every_setting_once_and_needs_no_budget(world: World) -> None:
+    parameters = {LR: {"values": [1e-4, 1e-3, 1e-2]}, EPOCHS: {"min": 2, "max": 8, "step": 3}}
+    played = begin(world, body("grid", parameters=parameters, sampler="grid", budget={}, parallelism=4))
+
+    experiment = played.play()
+
+    settings = Counter((trial["parameters"][LR], trial["parameters"][EPOCHS]) for trial in played.trials())
+    assert settings == Counter({(rate, epochs): 1 for rate in (1e-4, 1e-3, 1e-2) for epochs in (2, 5, 8)})
+    assert experiment["detail"] == "All 9 settings were tried."
+    assert experiment["best"]["parameters"][LR] == 1e-3
+
+
+@pytest.mark.parametrize(
+    "rule", ["asha", *(pytest.param(rule, marks=pytest.mark.long) for rule in ("hyperband", "median"))]
+)
+def test_early_stopping_ends_the_worse_trials_before_their_steps_are_used(world: World, rule: str) -> None:
+    stopping = {"type": rule, "min_steps": 1000, **({"max_steps": STEPS} if rule == "hyperband" else {})}
+    played = begin(
+        world, body(f"stops-{rule}", budget={"runs": 30}, sampler="random", parallelism=4, early_stopping=stopping)
+    )
+
+    experiment = played.play()
+
+    trials = played.trials()
+    pruned = [trial for trial in trials if trial["state"] == "PRUNED"]
+    complete = [trial for trial in trials if trial["state"] == "COMPLETE"]
+    assert len(trials) == 30
+    assert len(pruned) >= 10
+    assert experiment["used"]["steps"] < 0.8 * 30 * STEPS
+    assert max(trial["value"] for trial in complete) > max(trial["reports"][-1][1] for trial in pruned)
+    assert all("others were better" in trial["detail"] for trial in pruned)
+    for run_id in runs_of(pruned):
+        assert world.http.get(f"/v1/runs/{run_id}").json()["state"] == "SUCCEEDED", "it kept a checkpoint"
+
+
+@pytest.mark.long
+def test_200_trials_survive_a_controller_that_is_replaced_in_every_turn_and_none_is_lost_or_doubled(
+    world: World,
+) -> None:
+    stopping = {"type": "asha", "min_steps": 1000}
+    played = begin(world, body("two-hundred", budget={"runs": 200}, parallelism=16, early_stopping=stopping))
+
+    for _ in range(TURNS):
+        played.restart()
+        played.turn()
+        if played.get()["state"] == "FINISHED":
+            break
+
+    experiment, trials = played.get(), played.trials()
+    assert experiment["state"] == "FINISHED"
+    assert [trial["number"] for trial in trials] == list(range(200))
+    assert sum(experiment["trials"].get(state, 0) for state in ("COMPLETE", "PRUNED")) == 200
+    assert len(set(runs_of(trials))) == len(runs_of(trials)) == 200
+    best = experiment["best"]["parameters"][LR]
+    assert 3e-4 < best < 3e-3, "TPE finds the neighbourhood of the optimum, 1e-3"
+    late = [trial for trial in trials[100:] if 1e-4 < trial["parameters"][LR] < 1e-2]
+    assert len(late) > 60, "and tries it more often than the rest"
+
+
+def test_a_controller_that_is_killed_before_its_commit_has_begun_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = begin(world, body("killed", parallelism=2))
+    create = RunService.create
+    calls = 0
+
+    def create_and_die(service: RunService, new: NewRun) -> Run:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt  # nothing of its transaction stays, as after SIGKILL
+        return create(service, new)
+
+    monkeypatch.setattr(RunService, "create", create_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        played.turn()
+    assert played.trials() == []
+    monkeypatch.undo()
+    played.restart()
+
+    assert played.play()["trials"] == {"COMPLETE": 12}
+
+
+def test_of_two_controllers_at_once_one_begins_the_trials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = begin(world, body("raced", parallelism=2))
+    first = played.controller
+    played.restart()
+
+    def prepare_late(*given: Any, **named: Any) -> Prepared:
+        monkeypatch.undo()
+        first.tick()  # the other one reads, decides and commits meanwhile
+        return prepare(*given, **named)
+
+    monkeypatch.setattr(rounds, "prepare", prepare_late)
+    handled = played.controller.tick()["experiments"]
+
+    assert handled == 0, "the late one has dropped what it decided"
+    assert [trial["number"] for trial in played.trials()] == [0, 1]
+    assert played.play()["trials"] == {"COMPLETE": 12}
+
+
+def test_pause_and_resume_take_the_runs_along(world: World) -> None:
+    played = begin(world, body("paused", parallelism=2, budget={"runs": 4}))
+    played.turn()
+    assert world.http.post("/v1/experiments/paused:pause").json()["state"] == "PAUSED"
+    for _ in range(3):
+        played.turn()
+    states = [run["state"] for trial in played.trials() for run in trial["runs"]]
+    assert states == ["PAUSED", "PAUSED"]
+    hours = played.get()["used"]["hours"]
+    played.turn()
+    assert played.get()["used"]["hours"] == hours, "its time stands still"
+
+    world.http.post("/v1/experiments/paused:resume")
+
+    assert played.play()["trials"] == {"COMPLETE": 4}
+
+
+def test_more_budget_lets_a_finished_experiment_go_on_and_stop_ends_it(world: World) -> None:
+    played = begin(world, body("extended", budget={"runs": 2}))
+    played.play()
+    assert change(world, "extended", budget={"runs": 5}, parallelism=2)["state"] == "RUNNING"
+    assert played.play()["trials"] == {"COMPLETE": 5}
+    change(world, "extended", budget={"runs": 50})
+    played.turn()
+
+    stopped = world.http.post("/v1/experiments/extended:stop").json()
+
+    assert (stopped["state"], stopped["detail"]) == ("FINISHED", "Stopped by a user.")
+    assert stopped["trials"] == {"COMPLETE": 5, "STOPPED": 2}
+    played.turn()
+    assert world.http.delete("/v1/experiments/extended").status_code == 204
+    assert world.http.get("/v1/runs/extended-0-0").status_code == 200, "the runs stay"
+
+
+@pytest.mark.parametrize("budget", [{"steps": 3 * STEPS}, {"hours": 1e-6}])
+def test_at_the_limit_of_a_budget_the_runs_are_stopped(world: World, budget: dict[str, float]) -> None:
+    (name,) = budget
+    played = begin(world, body(f"limit-{name}", budget=budget, parallelism=2))
+
+    experiment = played.play()
+
+    assert experiment["detail"].startswith("Its budget of ")
+    assert set(experiment["trials"]) <= {"COMPLETE", "STOPPED"}
+    played.turn()
+    states = {run["state"] for trial in played.trials() for run in trial["runs"]}
+    assert states <= {"SUCCEEDED"}
+
+
+def test_a_trial_whose_run_fails_fails_alone_and_five_in_a_row_end_the_experiment(world: World) -> None:
+    def diverges(config: Any) -> bool:
+        return bool(config["behaviors"]["CartPole"]["hyperparameters"]["learning_rate"] > 1e-3)
+
+    played = begin(world, body("fails", sampler="random"), fails=diverges)
+    for _ in range(TURNS):
+        played.turn()
+        if played.get()["state"] != "RUNNING":
+            break
+    failed = [trial for trial in played.trials() if trial["state"] == "FAILED"]
+    assert all("A loss is not finite." in trial["detail"] for trial in failed)
+
+    worse = begin(world, body("all-fail"), fails=lambda _config: True)
+    experiment = worse.play("FAILED")
+
+    assert experiment["detail"].startswith("The last 5 trials have failed. Trial 4: Run run_")
+    assert len(worse.trials()) == 5
+    worse.fleet.fails = lambda _config: False
+    world.http.post("/v1/experiments/all-fail:resume")
+    assert worse.play()["trials"] == {"COMPLETE": 7, "FAILED": 5}
+
+
+def test_an_unknown_metric_is_said_once_and_no_run_is_lost(world: World) -> None:
+    played = begin(world, body("unknown", objective={"metric": "Enviroment/Reward"}, budget={"runs": 2}))
+
+    experiment = played.play("FAILED")
+
+    assert "has recorded no Enviroment/Reward, but Environment/Cumulative Reward." in experiment["detail"]
+    change(world, "unknown", objective={"metric": "reward"})
+    world.http.post("/v1/experiments/unknown:resume")
+    assert played.play()["trials"] == {"COMPLETE": 2}
+    assert played.get()["used"]["runs"] == 2
+
+
+def test_a_sampler_that_raises_fails_the_experiment_with_its_error_and_can_be_resumed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = begin(world, body("raises", budget={"runs": 3}))
+
+    def raises(*_given: Any, **_named: Any) -> Any:
+        raise FloatingPointError("a kernel density of nothing")
+
+    monkeypatch.setattr(optuna.samplers.TPESampler, "sample_independent", raises)
+    experiment = played.play("FAILED")
+    monkeypatch.undo()
+
+    expected = "The sampler tpe failed: FloatingPointError: a kernel density of nothing."
+    assert experiment["detail"] == expected
+    world.http.post("/v1/experiments/raises:resume")
+    assert played.play()["trials"] == {"COMPLETE": 3}
