@@ -66,7 +66,7 @@ class Parameter(Write):
         assert self.max is not None
         step = self.step or 1
         count = math.floor((self.max - self.min) / step + 1e-9) + 1
-        return [self.min + step * index for index in range(count)]
+        return [min(self.max, self.min + step * index) for index in range(count)]
 
     def holds(self, value: object) -> bool:
         """Return whether a value is one that the key may take."""

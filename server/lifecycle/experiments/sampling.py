@@ -105,6 +105,16 @@ def distribution(parameter: Parameter) -> BaseDistribution:
     return FloatDistribution(float(parameter.min), float(parameter.max), log=is_log, step=parameter.step)
 
 
+def try_sampler(spec: ExperimentSpec) -> None:
+    """Draw a few settings, as far as the sampler's own arithmetic. Raises SamplerFailed where it lacks a package."""
+    trials: list[Trial] = []
+    for number in range(1 if spec.sampler == "grid" else 4):
+        proposal = Study(spec, 0, trials).ask(None)
+        complete = Trial(number=number, state=TrialState.COMPLETE, parameters=proposal.parameters, value=float(number))
+        complete.reports, complete.attributes = [], proposal.attributes
+        trials.append(complete)
+
+
 def _sampler(spec: ExperimentSpec, seed: int, tried: int) -> optuna.samplers.BaseSampler:
     """Return a sampler whose draws depend on the experiment's seed and on the number of trials before them."""
     match spec.sampler:

@@ -75,9 +75,9 @@ def check_experiment(session: Session, wanted: ExperimentCreate) -> NewExperimen
     ]
     if problems:
         raise InvalidConfig(problems)
-    from server.lifecycle.experiments.sampling import Study  # noqa: PLC0415  # Optuna: most processes never need it
+    from server.lifecycle.experiments.sampling import try_sampler  # noqa: PLC0415  # Optuna: few processes need it
 
-    Study(spec, 0, []).ask(None)  # it fails here where a package is missing
+    try_sampler(spec)
     return NewExperiment(wanted.name, wanted.description, spec.model_dump(mode="json"), document)
 
 
