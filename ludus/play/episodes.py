@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 import numpy as np
 
 from ludus.demonstrations.recorded import EpisodeLog
-from ludus.play.intervals import mean_interval
 from ludus.play.players import Player, answer
 from ludus.protocol.batches import BehaviorBatch, DecisionBatch, Outcome, TerminalBatch, rows_of
 from ludus.protocol.spec import BehaviorSpec
@@ -17,6 +16,7 @@ from ludus.protocol.specs import BehaviorLayout
 from ludus.sdk.seeds import environment_seed
 from ludus.sdk.simulation import GameSimulation, NonActingPlayer, ResetInfo, Simulation
 from ludus.sdk.steps import Actions, StepBuilder
+from ludus.statistics import mean_interval
 
 SEED_PARAMETER: Final = "seed"
 """The environment parameter that has to seed the episodes of a simulation that is played here."""

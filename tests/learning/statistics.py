@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ludus.statistics import as_scores, mean, resampled
+
 RESAMPLES = 20_000
 
 
@@ -14,15 +16,9 @@ def probability_of_worse(ours: Sequence[float], theirs: Sequence[float], margin:
     Both samples are resampled with replacement; the answer is the share of resamples whose difference of means is below
     `-margin` (Efron & Tibshirani 1993, chapter 16).
     """
-    generator = np.random.default_rng(seed)
-    differences = _means(ours, generator) - _means(theirs, generator)
+    groups = [as_scores(ours), as_scores(theirs)]
+    differences = resampled(groups, lambda own, other: mean(own) - mean(other), resamples=RESAMPLES, seed=seed)
     return float(np.mean(differences < -margin))
-
-
-def _means(sample: Sequence[float], generator: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    values = np.asarray(sample, np.float64)
-    means: np.ndarray[tuple[int], np.dtype[np.float64]] = generator.choice(values, (RESAMPLES, len(values))).mean(1)
-    return means
 
 
 def chance_of_as_much_worse(ours: Sequence[float], theirs: Sequence[float]) -> float:

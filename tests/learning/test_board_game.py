@@ -9,11 +9,11 @@ import pytest
 
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.play.episodes import SEED_PARAMETER, play_episodes
-from ludus.play.intervals import mean_interval
 from ludus.play.model import ModelPlayer
 from ludus.play.players import Player, RandomPlayer
 from ludus.protocol.batches import Outcome
 from ludus.protocol.spec import BehaviorSpec
+from ludus.statistics import mean_interval
 from server.config.presets import read_preset
 from server.config.resolution import resolve
 from tests.worker.selfplay.match_day import train

@@ -7,7 +7,7 @@ weight as long ones.
 
 An evaluation compares a policy's mean return with a threshold. A fixed number of episodes is played, with the same
 seeds in every evaluation of the same run seed. The policy passes where all of the interval of the mean return
-(bootstrap, `ludus.play.intervals`) lies at the threshold or above it, fails where all of it lies below, and else it is
+(bootstrap, `ludus.statistics`) lies at the threshold or above it, fails where all of it lies below, and else it is
 undecided: more episodes make the interval narrower.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from ludus.collector.messages import EndedGame
 from ludus.config.assessment import EvaluateSettings
-from ludus.play.intervals import mean_interval
+from ludus.statistics import mean_interval
 from server.ladders.refs import Outcome
 
 Verdict = Literal["pass", "fail", "undecided"]
