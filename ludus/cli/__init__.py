@@ -20,6 +20,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "audit": "overview",
     "checkpoint": "checkpoint",
     "collect": "collect",
+    "compare": "compare",
     "config": "config",
     "contract": "contract",
     "evaluate": "gate",

@@ -34,13 +34,13 @@ class Exit(IntEnum):
     TIMED_OUT = 7
     """The time-out passed before the run ended."""
     FAILED_GATE = 8
-    """The policy failed its gate or evaluation."""
+    """The policy failed its gate or evaluation, or group B of a comparison is not what `--require` demands."""
     UNDECIDED = 9
-    """The gate or evaluation could not decide."""
+    """The gate or evaluation could not decide, or there are not enough seeds to tell what `--require` asks."""
     STALLED = 10
     """The run continues only if a person acts: it is paused, or no simulator or worker comes."""
     NO_METRIC = 11
-    """A requirement names no metric of the run, or those of several behaviors: it cannot be judged."""
+    """A requirement or comparison names no metric of the run, or those of several behaviors: it cannot be judged."""
     WARNED = 12
     """The run succeeded with findings about its learning, and the command was told to fail then."""
 
@@ -69,13 +69,13 @@ def exit_of_error(code: str) -> Exit:
 
 
 def help_on_codes(meanings: Mapping[int, str]) -> str:
-    """Return the text of a command's help about its exit codes: these, and those of all commands on runs."""
-    common = {2: "the command line is wrong", 4: "the run failed", 5: "the run was cancelled"}
-    lines = [f"{code:>3}  {meaning}" for code, meaning in sorted({**common, **meanings}.items())]
+    """Return the text of a command's help about its exit codes."""
+    lines = [f"{code:>3}  {meaning}" for code, meaning in sorted(meanings.items())]
     return "\n".join(["\b", "Exit codes:", *lines])
 
 
-_COMMON = {3: "the server cannot be reached", 7: "the time-out passed first"}
+_ENDED = {2: "the command line is wrong", 4: "the run failed", 5: "the run was cancelled"}
+_COMMON = {**_ENDED, 3: "the server cannot be reached", 7: "the time-out passed first"}
 HELP = help_on_codes(
     {
         **_COMMON,
@@ -97,8 +97,20 @@ VERDICT_HELP = help_on_codes(
         10: "the run did not continue by itself: it was paused, or no simulator or worker came",
     }
 )
+COMPARISON_HELP = help_on_codes(
+    {
+        0: "compared; with --require: it is so",
+        1: "the server refused the request",
+        2: "the command line is wrong, or names runs that cannot be compared",
+        3: "the server cannot be reached",
+        8: "with --require: it is not so",
+        9: "with --require: not enough seeds to tell",
+        11: "a run does not have the metric, or has a value that is not a number",
+    }
+)
 GAMES_HELP = help_on_codes(
     {
+        **_ENDED,
         0: "the run finished",
         1: "the server refused the simulators, or they crashed too often",
         3: "the gateway cannot be reached",

@@ -62,7 +62,7 @@ class Report:
     summary: Path | None = None
     server: str = ""
     subject: str = ""
-    """Id or name of the run or checkpoint that the command judges."""
+    """The arguments of the command: ids or names of the runs or checkpoints that it judges."""
     requirements: Sequence[Requirement] = ()
     run: Run | None = None
     verdicts: Sequence[Verdict] = ()
@@ -226,7 +226,7 @@ class Report:
 class ReportedCommand(click.Command):
     """A command with `--junit` and `--summary` (`report_options`). Its handler takes a `report`, and fills it in.
 
-    Its only argument names the evaluated run or checkpoint.
+    Its arguments name the runs or checkpoints that it evaluates.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -243,8 +243,8 @@ class ReportedCommand(click.Command):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command, and write the reports at its end."""
         report = Report(_command(ctx), ctx.params.pop("junit"), ctx.params.pop("summary"))
-        (subject,) = (parameter.name for parameter in self.params if isinstance(parameter, click.Argument))
-        report.subject = ctx.params[subject or ""]
+        names = [parameter.name or "" for parameter in self.params if isinstance(parameter, click.Argument)]
+        report.subject = " ".join(ctx.params[name] for name in names)
         report.begin()
         ctx.params["report"] = report
         code, reason = int(Exit.REFUSED), ""

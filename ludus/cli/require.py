@@ -34,7 +34,8 @@ def evaluate(requirement: Requirement, run: Run, metrics: Sequence[Metric]) -> V
     if requirement.behavior is not None:
         fitting = [metric for metric in fitting if metric.behavior == requirement.behavior]
     if not fitting:
-        return Verdict(requirement, met=False, reason=_unknown(requirement, metrics), judged=False)
+        reason = unknown_metric(requirement.behavior, requirement.key, metrics, "step")
+        return Verdict(requirement, met=False, reason=reason, judged=False)
     if len(fitting) > 1:
         names = ", ".join(metric.behavior for metric in fitting)
         reason = f"several behaviors have it ({names}); write BEHAVIOR:KEY"
@@ -61,11 +62,12 @@ def early_verdicts(requirements: Sequence[Requirement], run: Run, metrics: Seque
     return verdicts
 
 
-def _unknown(requirement: Requirement, metrics: Sequence[Metric]) -> str:
+def unknown_metric(behavior: str | None, key: str, metrics: Sequence[Metric], *further: str) -> str:
+    """Return a sentence about a key that a run does not have for a behavior; the rest is that of `no_metric`."""
     behaviors = sorted({metric.behavior for metric in metrics if metric.behavior})
-    if requirement.behavior is not None and requirement.behavior not in behaviors:
-        return f"no metrics of a behavior {requirement.behavior!r}; the run has {', '.join(behaviors) or 'none'}"
-    return no_metric(requirement.key, metrics, "step")
+    if behavior is not None and behavior not in behaviors:
+        return f"no metrics of a behavior {behavior!r}; the run has {', '.join(behaviors) or 'none'}"
+    return no_metric(key, metrics, *further)
 
 
 def no_metric(key: str, metrics: Sequence[Metric], *further: str) -> str:

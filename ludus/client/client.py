@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -541,6 +542,10 @@ FRAME: Final = ("run_id", "behavior", "key", "step", "time", "value", "minimum",
 """Columns of a DataFrame of series."""
 
 
+_THINNED: Final = 20
+"""Entries of a thinned series for each point of its tail: of 1,000,000 points the last five take four requests."""
+
+
 class CurveOptions(TypedDict, total=False):
     """Further parameters of series. One that is None has the server's default."""
 
@@ -598,6 +603,23 @@ class Metrics(Resource):
             runs=texts(runs), keys=texts(keys), behavior=behavior, points=points, common_steps=common_steps, **curve
         )
         return self._transport.read_all(schemas.Series, self._transport.document("/v1/series", parameters), "series")
+
+    def tail(self, run: str, key: str, behavior: str | None = None, points: int = 5) -> Sequence[schemas.Series]:
+        """Return the last points of a metric as recorded, 1 to 250 of them or as many as there are, for each behavior.
+
+        Each entry of a series is one point; a value that is not a number is None. Where the run has not recorded the
+        metric the result is empty.
+        """
+        tails = []
+        for series in self.series(run, key, behavior, _THINNED * points):
+            end = series
+            while any(count > 1 for count in end.counts[-points:]):  # thinned: read on inside of its last entries
+                first = end.steps[-points - 1] + 1
+                (end,) = self.series(run, key, series.behavior, _THINNED * points, from_step=first)
+            columns = ("steps", "times", "values", "minima", "maxima", "counts")
+            last = {name: getattr(end, name)[-points:] for name in columns}
+            tails.append(replace(end, total=len(last["steps"]), **last))
+        return tails
 
     def frame(
         self,
