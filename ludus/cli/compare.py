@@ -23,6 +23,8 @@ from ludus.statistics import MOST_SEEDS, Comparison, Estimate, as_scores, compar
 
 THRESHOLDS = 11
 """Scores at which the performance profiles in the JSON are told."""
+MOST_RUNS, SHOWN_KEYS = 200, 3
+"""Runs whose configurations the server compares at once, and keys in which they differ that the command shows."""
 UNEQUAL_STEPS = 1.1
 """Steps of the longest run in those of the shortest one from which on the command says that they differ."""
 
@@ -92,7 +94,7 @@ def compare(
     report.lines.append(line)
     if not as_json:
         echo(line)
-    for note in _notes(groups, runs):
+    for note in _notes(client, groups, runs):
         report.add(note)
     if as_json:
         sides = {
@@ -169,7 +171,7 @@ def _advice(more_seeds: tuple[int, int] | None, margin: float) -> str:
     return f"about {each if of_a == of_b else apart} would settle it if the difference stays"
 
 
-def _notes(groups: Sequence[Group], runs: Sequence[Sequence[Score]]) -> Iterator[str]:
+def _notes(client: Client, groups: Sequence[Group], runs: Sequence[Sequence[Score]]) -> Iterator[str]:
     """Yield a sentence for each reason to doubt the comparison."""
     for name, group, of_group in zip("AB", groups, runs, strict=True):
         if group.left_out:
@@ -180,6 +182,11 @@ def _notes(groups: Sequence[Group], runs: Sequence[Sequence[Score]]) -> Iterator
         if repeated := [seed for seed, count in Counter(run.seed for run in of_group).items() if count > 1]:
             seeds = ", ".join(map(str, repeated))
             yield f"runs of {name} have one seed ({seeds}): they may be alike, and the intervals too narrow"
+        if 1 < len(of_group) <= MOST_RUNS:
+            differing = client.runs.compare([run.id for run in of_group]).differing
+            if keys := [key.path for key in differing if key.path.rpartition(".")[2] != "seed"]:
+                others = f" and {len(keys) - SHOWN_KEYS} more keys" if len(keys) > SHOWN_KEYS else ""
+                yield f"runs of {name} differ in more than their seeds: {', '.join(keys[:SHOWN_KEYS])}{others}"
     steps = [run.step for of_group in runs for run in of_group]
     if max(steps) > UNEQUAL_STEPS * min(steps):
         yield f"the runs have trained {number(min(steps))} to {number(max(steps))} steps"

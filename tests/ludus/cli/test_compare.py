@@ -22,10 +22,12 @@ BEFORE = [410.0, 395.0, 432.0, 388.0, 421.0]
 AFTER = [480.0, 455.0, 421.5, 499.0, 471.0]
 
 
-def trained(world: World, name: str, rewards: Sequence[float], *tags: str, seed: int | None = None) -> Trainer:
+def trained(
+    world: World, name: str, rewards: Sequence[float], *tags: str, seed: int | None = None, max_steps: int = 1000
+) -> Trainer:
     """Make a run that has recorded a reward at steps 100, 200, ..., and still runs."""
     config = {
-        "behaviors": {"CartPole": {"trainer_type": "ppo", "max_steps": 1000}},
+        "behaviors": {"CartPole": {"trainer_type": "ppo", "max_steps": max_steps}},
         **({} if seed is None else {"env_settings": {"seed": seed}}),
     }
     trainer = world.claim(world.create(config, name=name, tags=list(tags))["id"]).start()
@@ -39,6 +41,8 @@ def _groups(world: World) -> None:
     for tag, scores in (("before", BEFORE), ("after", AFTER)):
         for number, score in enumerate(scores):
             trained(world, f"{tag}-{number}", [0.0, 100.0, score - 4.0, *[score + 1.0] * 4], tag).finish()
+    for seed, steps in ((1, 1000), (2, 2000)):
+        trained(world, f"steps-{steps}", [float(seed)], "mixed", seed=seed, max_steps=steps).finish()
     for number, score in enumerate([1.0, 2.0, 3.0], 1):
         trained(world, f"walker-{number}", [score], "walker", seed=7).finish()
     trained(world, "failed", [9.0], "walker", "only-failed").finish(RunState.FAILED, reason=StopReason.DIVERGED)
@@ -158,12 +162,15 @@ def test_the_junit_report_has_the_verdict_in_every_outcome(
 def test_what_makes_a_comparison_doubtful_is_said_beside_it(cli: Invoke) -> None:
     found = cli("compare", "tag:before", "tag:walker")
     named = cli("compare", "tag:before", "walker-1,failed")
+    mixed = cli("compare", "tag:before", "tag:mixed")
     as_notes = as_json(cli("compare", "tag:before", "tag:walker", "--json"))
 
     assert "B leaves out 1 FAILED, 1 RUNNING: of the runs with a tag only those count that succeeded" in found.stderr
     assert "runs of B have one seed (7): they may be alike, and the intervals too narrow" in found.stderr
     assert "; 5 seeds of A, 3 of B" in found.stdout
     assert "failed of B is FAILED, and counts with what it has" in named.stderr
+    assert "runs of B differ in more than their seeds: behaviors.CartPole.max_steps" in mixed.stderr
+    assert "seeds" not in cli("compare", "tag:before", "tag:after").stderr
     assert as_notes["b"]["left_out"] == {"FAILED": 1, "RUNNING": 1}
     assert len(as_notes["notes"]) == 2
 
