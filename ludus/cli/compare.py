@@ -68,7 +68,8 @@ def compare(
     as_json: bool,
     report: Report,
 ) -> None:
-    """Say whether the runs of B are better than those of A, by how much, how sure that is, or how many seeds lack.
+    """Say whether the runs of B are better than those of A, by how much, how sure that is, or how many more seeds
+    it takes to tell.
 
     A and B are groups of runs that differ by their seeds: RUN,RUN,... (ids or names), or tag:TAG, the runs with a tag
     that succeeded.

@@ -99,11 +99,11 @@ VERDICT_HELP = help_on_codes(
 )
 COMPARISON_HELP = help_on_codes(
     {
-        0: "compared; with --require: it is so",
+        0: "compared; with --require: B is shown to be so",
         1: "the server refused the request",
         2: "the command line is wrong, or names runs that cannot be compared",
         3: "the server cannot be reached",
-        8: "with --require: it is not so",
+        8: "with --require: B is shown not to be so",
         9: "with --require: not enough seeds to tell",
         11: "a run does not have the metric, or has a value that is not a number",
     }
