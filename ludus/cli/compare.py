@@ -71,8 +71,8 @@ def compare(
     """Say whether the runs of B are better than those of A, by how much, how sure that is, or how many more seeds
     it takes to tell.
 
-    A and B are groups of runs that differ by their seeds: RUN,RUN,... (ids or names), or tag:TAG, the runs with a tag
-    that succeeded.
+    A and B are groups of runs that differ by their seeds: RUN,RUN,... (ids or names); tag:TAG, the runs with a tag that
+    succeeded; or experiment:NAME, the best trial of an experiment, and experiment:NAME/TRIAL.
 
     \b
     ludus compare tag:ppo-before tag:ppo-after

@@ -41,7 +41,8 @@ class Score:
 
 
 def find_group(client: Client, text: str) -> Group:
-    """Return the runs of a group: `RUN,RUN,...`, each an id or a name, or `tag:TAG`.
+    """Return the runs of a group: `RUN,RUN,...`, each an id or a name; `tag:TAG`; `experiment:NAME`, its best trial, or
+    `experiment:NAME/TRIAL`.
 
     Another kind of group is another `case` here: all that follows takes the runs. Raises Failure for runs that have not
     ended and where none is left, and click.UsageError for a text that names no group.
@@ -52,8 +53,10 @@ def find_group(client: Client, text: str) -> Group:
             return Group(text, _named(client, text), {})
         case "tag":
             return Group(text, *_tagged(client, name))
+        case "experiment":
+            return Group(text, _of_trial(client, name), {})
         case _:
-            raise click.UsageError(f"{text!r} names no group of runs; write RUN,RUN,... or tag:TAG")
+            raise click.UsageError(f"{text!r} names no group of runs; write RUN,RUN,..., tag:TAG or experiment:NAME")
 
 
 def _named(client: Client, text: str) -> list[RunSummary]:
@@ -69,6 +72,20 @@ def _named(client: Client, text: str) -> list[RunSummary]:
             raise Failure(f"{text!r} has the run {run.id} twice: the same seed again says nothing new", Exit.USAGE)
         runs[run.id] = run
     return [*runs.values()]
+
+
+def _of_trial(client: Client, text: str) -> list[RunSummary]:
+    name, _, number = text.partition("/")
+    if number and not number.isdecimal():
+        raise click.UsageError(f"{number!r} is no trial's number; write experiment:{name}/3")
+    if number:
+        trial = next(client.experiments.trials(name, f"number = {number}"), None)
+    else:
+        trial = client.experiments.get(name).best
+    if trial is None:
+        missing = f"no trial {number}" if number else "no complete trial yet"
+        raise Failure(f"experiment {name} has {missing} (ludus experiment trials {name})", Exit.USAGE)
+    return _named(client, ",".join(run.run_id for run in trial.runs))
 
 
 def _tagged(client: Client, tag: str) -> tuple[Sequence[RunSummary], Counter[str]]:

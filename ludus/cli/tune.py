@@ -119,8 +119,7 @@ def _tune(client: Client, document: JsonObject, output: Path, file: Text, option
     first = next(client.experiments.trials(name, limit=1))
     if first.value is not None and best.number != first.number:
         echo(f"{file.name} itself: {first.value:.6g}.")
-    if document["seeds"] == 1:
-        echo("One seed each: whether it is better beyond the seed, only more seeds tell (--seeds 5).")
+        echo(f"Better beyond the seed? ludus compare experiment:{name}/{first.number} experiment:{name}/{best.number}")
     return code
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ludus.config.problems import split_path
 from ludus.schemas.experiments import ExperimentState, TrialState, Used
 from ludus.schemas.states import RunState
+from ludus.statistics import as_scores, interquartile_mean
 from server.assessments.repository import AssessmentRepository
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database, Session
@@ -359,7 +360,7 @@ class _Execution:
             if details:
                 self._end(trial, TrialState.FAILED, details[0])
             elif len(values) == self._spec.seeds:
-                trial.value = float(np.mean(values))
+                trial.value = float(interquartile_mean(as_scores(values)))
                 self._end(trial, TrialState.COMPLETE, "")
             elif reported is not None and reported.ends:
                 step, value = trial.reports[-1]
