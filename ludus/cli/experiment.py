@@ -11,7 +11,15 @@ from ludus.cli.client import Failure, answering, connected, sending
 from ludus.cli.exits import Exit
 from ludus.cli.experiment_games import RUN, ExperimentGames, simulate_command
 from ludus.cli.files import Text, TextFile, Unreadable, read_text
-from ludus.cli.options import FILE, filter_option, json_option, limit_option, option, timeout_option
+from ludus.cli.options import (
+    FILE,
+    filter_option,
+    games_gateway_option,
+    json_option,
+    limit_option,
+    option,
+    timeout_option,
+)
 from ludus.cli.render import echo, fields, number, print_answer, print_document, print_facts, table
 from ludus.client import Client
 from ludus.client.backoff import ServerBackoff
@@ -282,6 +290,7 @@ def follow(client: Client, name: str, timeout: float | None, games: ExperimentGa
 @click.option("--game", help="A game of `ludus simulate`, in place of a command.")
 @click.option("--count", type=click.IntRange(1, 1000), default=1, help="With --game: processes for each run.")
 @option("--envs", type=click.IntRange(1, 10_000), default=1, help="With --game: games per process.")
+@games_gateway_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @timeout_option
 @connected
@@ -292,6 +301,7 @@ def play(
     game: str | None,
     count: int,
     envs: int,
+    gateway: str | None,
     command: tuple[str, ...],
     timeout: float | None,
 ) -> None:
@@ -301,16 +311,17 @@ def play(
     ludus experiment play sweep --game gymnasium:CartPole-v1 --envs 8
     ludus experiment play sweep -- ludus unity {run} --env build.x86_64
     """
-    with ExperimentGames(client, name, chosen_command(client, game, count, envs, command)) as games:
+    chosen = chosen_command(gateway or client.gateway, game, count, envs, command)
+    with ExperimentGames(client, name, chosen) as games:
         print_experiment(follow(client, name, timeout, games))
 
 
-def chosen_command(client: Client, game: str | None, count: int, envs: int, command: tuple[str, ...]) -> list[str]:
+def chosen_command(gateway: str, game: str | None, count: int, envs: int, command: tuple[str, ...]) -> list[str]:
     """Return the command that plays in a run. Raises UsageError."""
     if (game is None) == (not command):
         raise click.UsageError("Give either --game GAME, or a command behind `--`.")
     if game is not None:
-        return [*simulate_command(game, client.gateway, count, envs)]
+        return [*simulate_command(game, gateway, count, envs)]
     if not any(RUN in part for part in command):
         raise click.UsageError(f"The command needs {RUN} where the run's id belongs.")
     return [*command]

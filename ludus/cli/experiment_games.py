@@ -52,7 +52,7 @@ class ExperimentGames:
                 raise Failure(words, Exit.RUN_FAILED)
         for run in live - self._games.keys():
             self._starts[run] = self._starts.get(run, 0) + 1
-            self._games[run] = ChildProcess(self._of(run), own_group=True, stdout=sys.stderr.buffer, tied=False)
+            self._games[run] = ChildProcess(self._of(run), own_group=True, stdout=sys.stderr.buffer, tied=True)
 
     def _of(self, run: str) -> Sequence[str]:
         return [part.replace(RUN, run) for part in self._command]

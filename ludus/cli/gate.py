@@ -23,6 +23,7 @@ from ludus.cli.options import (
     count_option,
     envs_option,
     finite,
+    games_gateway_option,
     json_option,
     option,
     run_name_option,
@@ -37,7 +38,6 @@ from ludus.client import TERMINAL_STATES, ApiError, Client, NotFound, RunStalled
 from ludus.client.backoff import ServerBackoff
 from ludus.client.started_simulators import StartedSimulators
 from ludus.json_values import JsonObject
-from ludus.protocol.options import GATEWAY_VARIABLE
 from ludus.schemas import EvaluationResult, MatchResult, Run
 
 LOOK_SECONDS: Final = 1.0
@@ -96,12 +96,7 @@ def games_options(handler: Command) -> Command:
     )
     @count_option
     @envs_option
-    @click.option(
-        "--gateway",
-        metavar="HOST:PORT",
-        envvar=GATEWAY_VARIABLE,
-        help="Where the simulators of --game join. [the server's host, port 7070]",
-    )
+    @games_gateway_option
     @functools.wraps(handler)
     def command(
         *args: object,

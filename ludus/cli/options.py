@@ -234,6 +234,12 @@ envs_option = option(
     default=1,
     help="Games per process. A process waits for its slowest game: more processes waste less time.",
 )
+games_gateway_option = click.option(
+    "--gateway",
+    metavar="HOST:PORT",
+    envvar=GATEWAY_VARIABLE,
+    help="Where the simulators of --game join. [the server's host, port 7070]",
+)
 gateway_option = option(
     "--server",
     default=DEFAULT_SERVER,

@@ -5,6 +5,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
@@ -16,7 +17,7 @@ from ludus.cli.experiment_games import ExperimentGames
 from ludus.cli.files import Text, TextFile
 from ludus.cli.learn import embedded_stack
 from ludus.cli.learn_options import LearnError
-from ludus.cli.options import FILE, duration, option
+from ludus.cli.options import FILE, duration, games_gateway_option, option
 from ludus.cli.render import echo
 from ludus.client import ApiError, Client
 from ludus.client.backoff import ServerBackoff
@@ -35,6 +36,7 @@ from ludus.schemas.experiments import ExperimentState, TrialState
 @option("--metric", default="reward", help="What is to be high.")
 @click.option("--game", help="A game of `ludus simulate` that plays in all runs.")
 @option("--envs", type=click.IntRange(1, 10_000), default=8, help="With --game: games of each run.")
+@games_gateway_option
 @click.option("-o", "--output", type=FILE, help="File of the best configuration. [NAME.yaml]")
 @option("--server", envvar="LUDUS_SERVER", help="Address [LUDUS_SERVER]; if there is none, one is started.")
 @click.option("--token", help="Bearer token; better given as LUDUS_TOKEN.")
@@ -48,7 +50,7 @@ def tune(
     output: Path | None,
     server: str | None,
     token: str | None,
-    **options: object,
+    **options: Any,
 ) -> None:
     """Find a better configuration than FILE within a budget, and write it.
 
@@ -78,7 +80,8 @@ def tune(
         with ExitStack() as stack:
             if server is None:
                 home = stack.enter_context(tempfile.TemporaryDirectory(prefix="ludus-tune-"))
-                server = stack.enter_context(embedded_stack(Path(home))).api
+                addresses = stack.enter_context(embedded_stack(Path(home)))
+                server, options["gateway"] = addresses.api, addresses.gateway
             client = stack.enter_context(Client(server, token))
             sys.exit(_tune(client, document, output or Path(f"{name}.yaml"), file, options))
     except LearnError as error:
@@ -99,7 +102,7 @@ def _tune(client: Client, document: JsonObject, output: Path, file: Text, option
     with ExitStack() as stack:
         games = None
         if game is not None or command:
-            chosen = chosen_command(client, game, 1, options["envs"], command)
+            chosen = chosen_command(options["gateway"] or client.gateway, game, 1, options["envs"], command)
             games = stack.enter_context(ExperimentGames(client, name, chosen))
         try:
             record = _follow(client, name, games)

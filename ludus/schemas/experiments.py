@@ -62,7 +62,9 @@ class Trial(FrozenRecord):
     detail: str = ""
     """Why it has no value."""
     reports: tuple[tuple[int, float], ...] = ()
-    """(step, value) on which early stopping has decided."""
+    """(step, value) on which early stopping has decided, or the population has compared."""
+    parent: int | None = None
+    """Of a population: the trial with whose weights it began; null where it began anew."""
     runs: tuple[TrialRun, ...] = ()
     created_at: datetime
     finished_at: datetime | None = None

@@ -33,6 +33,10 @@ def sweep(name: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def at(stack: LudusUp) -> tuple[str, ...]:
+    return ("--server", stack.api, "--gateway", stack.gateway)
+
+
 def has_ended(client: Client, name: str) -> Experiment | None:
     found = client.experiments.get(name)
     assert found.state != "FAILED", found.detail
@@ -43,7 +47,7 @@ def test_a_sweep_goes_on_over_kills_of_the_controller_the_worker_and_the_games(
     stack: LudusUp, client: Client, tmp_path: Path
 ) -> None:
     name = client.experiments.create(sweep("kills", seeds=2)).name
-    command = [*LUDUS, "experiment", "play", name, *GAME, "--server", stack.api]
+    command = [*LUDUS, "experiment", "play", name, *GAME, *at(stack)]
     with (tmp_path / "play.log").open("wb") as log:
         games = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
     try:
@@ -84,7 +88,7 @@ def test_an_evaluation_is_the_objective_where_it_is_asked_for(stack: LudusUp, cl
     client.experiments.create(body)
 
     played = subprocess.run(
-        [*LUDUS, "experiment", "play", "evaluated", *GAME, "--server", stack.api, "--timeout", "4m"],
+        [*LUDUS, "experiment", "play", "evaluated", *GAME, *at(stack), "--timeout", "4m"],
         env=environment(),
         capture_output=True,
         text=True,
@@ -103,7 +107,7 @@ def test_tune_writes_a_configuration_that_a_run_takes(stack: LudusUp, client: Cl
     file.write_text(yaml.safe_dump(cartpole(max_steps=2000)))
 
     tuned = subprocess.run(
-        [*LUDUS, "tune", str(file), "--runs", "3", *GAME, "--name", "tuned", "-o", str(best), "--server", stack.api],
+        [*LUDUS, "tune", str(file), "--runs", "3", *GAME, "--name", "tuned", "-o", str(best), *at(stack)],
         env=environment(),
         capture_output=True,
         text=True,

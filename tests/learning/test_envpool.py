@@ -1,4 +1,4 @@
-"""Atari's Pong, in pictures, learns with the preset `pong` where EnvPool's wheel runs: hours on a CPU.
+"""Atari's Pong, in pictures, learns with the preset `pong` where EnvPool's wheel runs: an hour on a CPU.
 
 make learn ARGS='-k pong'
 """

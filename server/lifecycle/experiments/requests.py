@@ -144,6 +144,23 @@ class EarlyStopping(Write):
         return self.model_copy(update={"max_steps": limit, "min_steps": least})
 
 
+class Population(Write):
+    """Population based training (Jaderberg et al. 2017): members train at once, and the worst are replaced by changed
+    copies of the best, weights and all.
+    """
+
+    members: int = Field(default=16, ge=2, le=1000)
+    """Runs that train at once."""
+    interval: int = Field(ge=1, le=2**53)
+    """Agent steps between two comparisons of a member with the others."""
+    quantile: float = Field(default=0.25, gt=0, le=0.5)
+    """Share of the members that is copied, and share that gives up. Typical: 0.2 to 0.25."""
+    factors: list[Annotated[float, Field(gt=0, le=100)]] = Field(default=[0.8, 1.25], min_length=1, max_length=10)
+    """By one of which each number of a copied setting is changed."""
+    resample: float = Field(default=0.1, ge=0, le=1)
+    """Probability that a value is drawn anew instead."""
+
+
 class Budget(Write):
     """What an experiment may use; at the first limit it ends. What is left out has no limit."""
 
@@ -178,6 +195,8 @@ class ExperimentSpec(Write):
     """Of the sampler and of each setting's first run; drawn if not given."""
     objective: Objective = Field(default_factory=Objective)
     early_stopping: EarlyStopping | None = None
+    population: Population | None = None
+    """In place of seeds and early stopping; `sampler` draws the first settings."""
     budget: Budget = Field(default_factory=Budget)
     parallelism: int = Field(default=1, ge=1, le=1000)
     """Runs that are under way at once."""
@@ -188,7 +207,7 @@ class ExperimentSpec(Write):
             for path, parameter in self.parameters.items():
                 if parameter.values is None and parameter.step is None and not parameter.is_whole:
                     raise ValueError(f"has the sampler grid, and {path} has neither values nor a step")
-        elif self.budget == Budget():
+        elif self.budget == Budget() and self.population is None:
             raise ValueError(
                 "has no budget, and no sampler but grid ends by itself; give budget.runs, or another limit"
             )
@@ -202,12 +221,23 @@ class ExperimentSpec(Write):
             raise ValueError(
                 "has early_stopping, which compares metrics while runs train; leave objective.evaluate out"
             )
+        if self.population is not None:
+            if self.seeds > 1 or self.early_stopping is not None or self.objective.assessment is not None:
+                raise ValueError("has a population, compared by a metric; leave seeds, early_stopping and evaluate out")
+            fixed = [path for path in self.parameters if ".network_settings." in path]
+            if fixed:
+                raise ValueError(f"has a population, whose members copy weights, and varies {fixed[0]}")
+            self.parallelism = self.population.members
         self.baseline = self.sampler != "grid" if self.baseline is None else self.baseline
         return self
 
     @property
     def size(self) -> float:
-        """How many settings there are to try: infinitely many unless the sampler is `grid`."""
+        """How many settings there are to try: infinitely many unless the sampler is `grid`; of a population the first
+        ones.
+        """
+        if self.population is not None:
+            return self.population.members
         if self.sampler != "grid":
             return math.inf
         return math.prod(len(parameter.grid) for parameter in self.parameters.values())

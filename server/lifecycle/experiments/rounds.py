@@ -7,7 +7,7 @@ one that is killed anywhere has begun a trial with its row and its run, or not a
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ludus.schemas.experiments import ExperimentState, TrialState, Used
 from ludus.schemas.states import RunState
 from ludus.statistics import as_scores, interquartile_mean
 from server.assessments.repository import AssessmentRepository
+from server.checkpoints.repository import CheckpointRepository
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database, Session
 from server.kit.db.texts import JsonObject
@@ -24,9 +25,10 @@ from server.kit.jobs import Job, RowsFailed
 from server.kit.states import TERMINAL
 from server.kit.wake_up import Wakes
 from server.lifecycle.experiments.models import Experiment, Trial, TrialRun
+from server.lifecycle.experiments.population import Member, best_members, explored, gives_up
 from server.lifecycle.experiments.refs import Advice, Proposal, Reported, SamplerFailed
 from server.lifecycle.experiments.repository import ExperimentRepository
-from server.lifecycle.experiments.requests import Budget, ExperimentSpec, read_spec
+from server.lifecycle.experiments.requests import Budget, ExperimentSpec, Population, read_spec
 from server.lifecycle.experiments.service import close, finish
 from server.lifecycle.preparation import bind, prepare
 from server.lifecycle.service import RunService
@@ -155,13 +157,15 @@ class ExperimentRounds:
         if decisions.finished:
             return
         study: Advice | None = None
-        if look.spec.early_stopping is not None:
+        if look.spec.population is not None:
+            self._compare(database, look, look.spec.population, decisions)
+        elif look.spec.early_stopping is not None:
             for trial in look.trials:
                 points = self._new_points(database, look, trial) if trial.state == TrialState.RUNNING else []
                 if points:
                     study = study or _study(look)
                     decisions.reported[trial.number] = study.report(trial.number, points)
-        if not any(reported.ends for reported in decisions.reported.values()):
+        if not decisions.new_trials and not any(reported.ends for reported in decisions.reported.values()):
             self._begin(database, look, decisions, study)
 
     def _score(self, database: Database, look: Look, trial_run: TrialRun, decisions: Decisions) -> None:
@@ -225,14 +229,13 @@ class ExperimentRounds:
 
     def _new_points(self, database: Database, look: Look, trial: Trial) -> list[tuple[int, float]]:
         """Return the steps beyond the last report that every run of a trial has reached, and the mean value there."""
-        rule = look.spec.early_stopping
-        assert rule is not None
-        assert rule.min_steps is not None
+        rule, population = look.spec.early_stopping, look.spec.population
+        least = (rule.min_steps if rule is not None else None) or (population.interval if population else 1)
         runs = [run for run in look.open_runs if run.trial == trial.number]
         curves = [self._curve(database, look.spec, run.run_id) for run in runs]
         if not curves or not all(steps for steps, _ in curves):
             return []
-        reported = trial.reports[-1][0] if trial.reports else rule.min_steps - 1
+        reported = trial.reports[-1][0] if trial.reports else least - 1
         reached = min(steps[-1] for steps, _ in curves)
         last = look.spec.objective.last
         points = []
@@ -246,6 +249,49 @@ class ExperimentRounds:
                 if math.isfinite(sum(means)):
                     points.append((step, sum(means) / len(means)))
         return points
+
+    def _compare(self, database: Database, look: Look, rule: Population, decisions: Decisions) -> None:
+        """Compare members that have come to their next interval with all others; replace those that give up.
+
+        A member that failed is replaced, too. Raises CannotGoOn.
+        """
+        assert look.spec.seed is not None
+        sign = 1.0 if look.spec.objective.mode == "max" else -1.0
+        newest = {
+            trial.number: trial.reports[-1][1]
+            for trial in look.trials
+            if trial.reports and trial.state in {TrialState.RUNNING, TrialState.COMPLETE}
+        }
+        due = []
+        for trial in look.trials:
+            points = self._new_points(database, look, trial) if trial.state == TrialState.RUNNING else []
+            since = trial.reports[-1][0] if trial.reports else trial.attributes.get("step", 0)
+            if points and points[-1][0] // rule.interval > since // rule.interval:
+                newest[trial.number] = points[-1][1]
+                decisions.reported[trial.number] = Reported(points[-1:], ends=False, attributes=trial.attributes)
+                due.append(trial.number)
+        members = [Member(number, sign * value) for number, value in newest.items()]
+        losers = [number for number in due if gives_up(number, members, rule.quantile)]
+        living = sum(trial.state in {TrialState.RUNNING, TrialState.COMPLETE} for trial in look.trials)
+        missing = rule.members - living if len(look.trials) >= rule.members else 0
+        replaced: list[int | None] = [*losers, *([None] * missing)] if members else []
+        best = best_members(members, rule.quantile)
+        for number in replaced:
+            child = len(look.trials) + len(decisions.new_trials)
+            random = np.random.default_rng((look.spec.seed, child))
+            parent = look.trials[best[int(random.integers(len(best)))].number]
+            with database.read() as session:
+                run = ExperimentRepository(session).runs_of(look.experiment.id, [parent.number])[parent.number][0]
+                checkpoint = CheckpointRepository(session).newest(run.run_id)
+            if checkpoint is None:
+                continue
+            setting = explored(parent.parameters, look.spec.parameters, rule, random)
+            attributes = {"parent": parent.number, "checkpoint": checkpoint.id, "step": checkpoint.step}
+            start = {"checkpoint_settings.resume_from": checkpoint.id}
+            prepared = self._prepare(database, look, setting | start, child)
+            decisions.new_trials.append((Proposal(child, setting, attributes), prepared))
+            if number is not None:
+                decisions.reported[number] = replace(decisions.reported[number], ends=True)
 
     def _begin(self, database: Database, look: Look, decisions: Decisions, study: Advice | None) -> None:
         """Decide which runs begin: further seeds of trials that run, then further trials. Raises SamplerFailed."""
@@ -265,11 +311,12 @@ class ExperimentRounds:
             study = study or _study(look)
             is_first = not look.trials and not decisions.new_trials
             proposal = study.ask(self._baseline(database, look) if is_first and spec.baseline else None)
-            decisions.new_trials.append((proposal, self._prepare(database, look, proposal.parameters, 0)))
+            seed = proposal.number if spec.population else 0  # settings are compared by the same seeds, members by any
+            decisions.new_trials.append((proposal, self._prepare(database, look, proposal.parameters, seed)))
             free, left, remaining = free - 1, left - spec.seeds, remaining - 1
         if not look.open_runs and not decisions.new_seeds and not decisions.new_trials:
-            tried, runs = f"All {spec.size} settings were tried.", f"Its budget of {spec.budget.runs} runs is used."
-            decisions.finished = tried if remaining <= 0 else runs
+            tried = "All members have trained." if spec.population else f"All {spec.size} settings were tried."
+            decisions.finished = tried if remaining <= 0 else f"Its budget of {spec.budget.runs} runs is used."
 
     def _prepare(self, database: Database, look: Look, parameters: JsonObject, seed: int) -> Prepared | str:
         """Return the configuration of a run of a setting, or why it is refused."""

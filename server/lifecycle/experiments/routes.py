@@ -215,4 +215,4 @@ def _trials(session: Session, row: Experiment, trials: Sequence[Trial]) -> Itera
             resource(schemas.TrialRun, run, state=None if run.live_id not in present else present[run.live_id].state)
             for run in runs[trial.number]
         ]
-        yield resource(schemas.Trial, trial, runs=shown)
+        yield resource(schemas.Trial, trial, runs=shown, parent=trial.attributes.get("parent"))

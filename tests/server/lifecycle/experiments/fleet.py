@@ -1,5 +1,7 @@
 """Workers that train by simulated learning curves: everything is real but the learning."""
 
+import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ from server.lifecycle.attempts import AttemptLedger
 from server.lifecycle.claims.repository import RunQueue
 from server.metrics.points import MetricPoint
 from server.runs.repository import RunRepository
+from tests.factories import make_checkpoint
 
 REWARD = "Environment/Cumulative Reward"
 LEASE_SECONDS = 600.0
@@ -34,15 +37,50 @@ def rises(config: JsonObject, seed: int, step: int) -> float:
     return 500.0 * quality * step / STEPS + (seed * 7919 % 13) * 0.1
 
 
+Learner = Callable[[JsonObject, float, int], float]
+"""Takes a run's configuration, the skill so far and a step; returns the skill a summary later. Copies keep it."""
+
+
+def learns_at_a_falling_rate(config: JsonObject, skill: float, step: int) -> float:
+    """Learn the faster the nearer the rate is to one that falls by a factor of 100 over the run."""
+    rate = config["behaviors"]["CartPole"]["hyperparameters"]["learning_rate"]
+    right = 1e-2 * 1e-2 ** (step / STEPS)
+    return skill + 100.0 / (1.0 + math.log10(rate / right) ** 2 * 4.0)
+
+
 @dataclass
 class Fleet:
     """All runs that wait are trained, a summary in each turn."""
 
     database: Database
     curve: Curve = rises
+    learner: Learner | None = None
+    """In place of a curve."""
+    summary: int = SUMMARY
+    """Steps that a run trains in a turn."""
     fails: Callable[[JsonObject], bool] = lambda _config: False
     trainers: dict[str, AttemptLedger] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
+    skills: dict[str, float] = field(default_factory=dict)
+    checkpoints: defaultdict[str, dict[str, tuple[int, float]]] = field(default_factory=lambda: defaultdict(dict))
+    """By run: checkpoint -> step and skill."""
+
+    @staticmethod
+    def fixed(learner: Learner, rate: float, summary: int) -> float:
+        """Return the skill of a run that keeps one learning rate."""
+        config = {"behaviors": {"CartPole": {"hyperparameters": {"learning_rate": rate}}}}
+        skill = 0.0
+        for step in range(summary, STEPS + 1, summary):
+            skill = learner(config, skill, step)
+        return skill
+
+    def kill_one(self) -> None:
+        """Kill the worker of one run: its lease runs out, and another one goes on from its newest checkpoint."""
+        if self.trainers:
+            run_id = next(iter(self.trainers))
+            self.trainers.pop(run_id).release("lease_expired", "its worker was killed")
+            if self.checkpoints[run_id]:
+                self.steps[run_id], self.skills[run_id] = max(self.checkpoints[run_id].values())
 
     def turn(self) -> None:
         """Claim all runs that wait, train each for a summary, and do what was asked of each."""
@@ -50,15 +88,24 @@ class Fleet:
             ledger = AttemptLedger(self.database, claim)
             ledger.move(RunState.RUNNING)
             self.trainers[claim.run_id] = ledger
-            self.steps.setdefault(claim.run_id, 0)
+            origin = claim.config["checkpoint_settings"]["resume_from"]
+            saved = {key: state for of_run in self.checkpoints.values() for key, state in of_run.items()}
+            step, skill = saved.get(origin or "", (0, 0.0))
+            self.steps.setdefault(claim.run_id, step)
+            self.skills.setdefault(claim.run_id, skill)
         for run_id, ledger in list(self.trainers.items()):
             with self.database.read() as session:
                 run = RunRepository(session).get(run_id)
             if self.fails(run.config):
                 self._end(run_id, RunState.FAILED, reason=StopReason.DIVERGED, detail="A loss is not finite.")
                 continue
-            step = self.steps[run_id] = self.steps[run_id] + SUMMARY
-            value = self.curve(run.config, run.seed, step)
+            step = self.steps[run_id] = self.steps[run_id] + self.summary
+            if self.learner is None:
+                value = self.curve(run.config, run.seed, step)
+            else:
+                value = self.skills[run_id] = self.learner(run.config, self.skills[run_id], step)
+                saved = make_checkpoint(step, path=f"runs/{run_id}/{len(self.steps)}/{step}")
+                self.checkpoints[run_id][ledger.checkpoints.add(saved)] = (step, value)
             ledger.metrics.append([MetricPoint("CartPole", REWARD, step, float(step), value)])
             intent = ledger.heartbeat(LEASE_SECONDS, step).intent
             if intent == Intent.CANCEL:
