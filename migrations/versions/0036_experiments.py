@@ -33,7 +33,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("detail", sa.Text(), nullable=False),
         sa.Column("spec", JSON, nullable=False),
-        sa.Column("config", JSON, nullable=False),
+        sa.Column("source", sa.Text(), nullable=False),
         sa.Column("revision", sa.Integer(), nullable=False),
         sa.Column("token_id", sa.String(40), nullable=False),
         sa.Column("active_seconds", sa.Double(), nullable=False),
@@ -47,7 +47,9 @@ def upgrade() -> None:
     op.create_index("ix_experiments_active", "experiments", ["id"], sqlite_where=ACTIVE, postgresql_where=ACTIVE)
     op.create_table(
         "trials",
-        sa.Column("experiment_id", sa.String(40), sa.ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column(
+            "experiment_id", sa.String(40), sa.ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
+        ),
         sa.Column("number", sa.Integer(), primary_key=True),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("parameters", JSON, nullable=False),

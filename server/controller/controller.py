@@ -71,6 +71,8 @@ EXPLAIN_SECONDS = 5.0
 """Pause between two looks at the demands of waiting runs."""
 HANGS_SECONDS = 300.0
 """A controller whose round has taken longer fails its liveness probe. Each statement has a time-out of its own."""
+DAEMONS = frozenset({"experiments", "metrics", "notifier", "store"})
+"""Loops that wait for the broker or the artifact store; the next controller continues their work."""
 LAST_SECONDS = 5.0
 """Time for the artifact store and the broker to answer when the controller stops, for both together."""
 
@@ -234,9 +236,8 @@ def main(settings: Settings) -> None:
 
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
-    # The notifier waits for the broker and others for the artifact store; the next controller continues their work.
     threads = [
-        threading.Thread(target=loop.run, args=(stop,), name=name, daemon=name in {"metrics", "notifier", "store"})
+        threading.Thread(target=loop.run, args=(stop,), name=name, daemon=name in DAEMONS)
         for name, loop in loops.items()
     ]
     for thread in threads:

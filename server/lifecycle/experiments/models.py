@@ -1,5 +1,7 @@
 """Experiments, their trials, and the runs of these."""
 
+import json
+
 from sqlalchemy import BigInteger, Double, ForeignKey, ForeignKeyConstraint, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -26,8 +28,9 @@ class Experiment(Owned, Base):
     """Why it is in this state, as a sentence for people; empty while it runs."""
     spec: Mapped[JsonObject] = mapped_column(Json)
     """The JSON form of `server.lifecycle.experiments.requests.ExperimentSpec`."""
-    config: Mapped[JsonObject] = mapped_column(Json)
-    """The document of which every trial is a variation, parsed and not resolved."""
+    source: Mapped[str] = mapped_column(Text)
+    """The document of which every trial is a variation, as JSON, not resolved. Text: PostgreSQL does not keep the order
+    of keys, by which environment parameters get their seeds."""
     revision: Mapped[int] = mapped_column(Integer, default=0)
     """Raised by each change of the experiment and its trials: what was decided on an older one is not carried out."""
     token_id: Mapped[str] = mapped_column(String(40), default="")
@@ -38,6 +41,12 @@ class Experiment(Owned, Base):
     """Since when it runs; None while it doesn't."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     finished_at: Mapped[float | None] = mapped_column(Timestamp)
+
+    @property
+    def config(self) -> JsonObject:
+        """The document of which every trial is a variation."""
+        document: JsonObject = json.loads(self.source)
+        return document
 
     __table_args__ = (
         Index(None, "created_at", "id"),

@@ -1,5 +1,6 @@
 """Experiments in the database."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -75,7 +76,7 @@ class ExperimentRepository(Repository):
             state=ExperimentState.RUNNING,
             detail="",
             spec=spec,
-            config=config,
+            source=json.dumps(config),
             revision=0,
             token_id=token_id,
             active_seconds=0.0,

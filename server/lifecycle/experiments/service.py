@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -23,7 +24,7 @@ from server.lifecycle.experiments.refs import ExperimentEnded, ExperimentNotEnde
 from server.lifecycle.experiments.repository import ExperimentRepository
 from server.lifecycle.experiments.requests import ExperimentCreate, ExperimentSpec, ExperimentUpdate, Parameter
 from server.lifecycle.preparation import prepare
-from server.lifecycle.service import RunService
+from server.lifecycle.service import RunEnding, RunService
 from server.runs.models import Run
 from server.runs.stored_configs.repository import ConfigRepository
 
@@ -151,7 +152,8 @@ class ExperimentService:
             raise ExperimentEnded(row.id, row.state)
         if row.state != ExperimentState.PAUSED:
             for run_id in self._live(row):
-                self._runs.pause(run_id)
+                with suppress(RunEnding):  # it is about to end anyway
+                    self._runs.pause(run_id)
             self._experiments.move(row, ExperimentState.PAUSED, "Paused by a user.")
         return row
 
