@@ -99,7 +99,7 @@ def test_an_evaluation_is_the_objective_where_it_is_asked_for(stack: LudusUp, cl
     (trial,) = client.experiments.trials("evaluated")
     (run,) = trial.runs
     assert run.assessment_id is not None
-    assert trial.value == client.runs.result(run.assessment_id).result.mean
+    assert trial.value == client.runs.result(run.assessment_id).mean
 
 
 def test_tune_writes_a_configuration_that_a_run_takes(stack: LudusUp, client: Client, tmp_path: Path) -> None:

@@ -257,14 +257,11 @@ class ExperimentRounds:
         """
         assert look.spec.seed is not None
         sign = 1.0 if look.spec.objective.mode == "max" else -1.0
-        newest = {
-            trial.number: trial.reports[-1][1]
-            for trial in look.trials
-            if trial.reports and trial.state in {TrialState.RUNNING, TrialState.COMPLETE}
-        }
+        running = [trial for trial in look.trials if trial.state == TrialState.RUNNING]
+        newest = {trial.number: trial.reports[-1][1] for trial in running if trial.reports}
         due = []
-        for trial in look.trials:
-            points = self._new_points(database, look, trial) if trial.state == TrialState.RUNNING else []
+        for trial in running:
+            points = self._new_points(database, look, trial)
             since = trial.reports[-1][0] if trial.reports else trial.attributes.get("step", 0)
             if points and points[-1][0] // rule.interval > since // rule.interval:
                 newest[trial.number] = points[-1][1]
@@ -272,12 +269,14 @@ class ExperimentRounds:
                 due.append(trial.number)
         members = [Member(number, sign * value) for number, value in newest.items()]
         losers = [number for number in due if gives_up(number, members, rule.quantile)]
-        living = sum(trial.state in {TrialState.RUNNING, TrialState.COMPLETE} for trial in look.trials)
-        missing = rule.members - living if len(look.trials) >= rule.members else 0
+        complete = sum(trial.state == TrialState.COMPLETE for trial in look.trials)
+        missing = rule.members - len(running) - complete if len(look.trials) >= rule.members else 0
         replaced: list[int | None] = [*losers, *([None] * missing)] if members else []
         best = best_members(members, rule.quantile)
         for number in replaced:
             child = len(look.trials) + len(decisions.new_trials)
+            if child >= (look.spec.budget.runs or math.inf):
+                break
             random = np.random.default_rng((look.spec.seed, child))
             parent = look.trials[best[int(random.integers(len(best)))].number]
             with database.read() as session:
@@ -289,6 +288,10 @@ class ExperimentRounds:
             attributes = {"parent": parent.number, "checkpoint": checkpoint.id, "step": checkpoint.step}
             start = {"checkpoint_settings.resume_from": checkpoint.id}
             prepared = self._prepare(database, look, setting | start, child)
+            if isinstance(prepared, Prepared) and checkpoint.step + rule.interval > (
+                prepared.config.max_steps or math.inf
+            ):
+                continue  # too late to learn anything more
             decisions.new_trials.append((Proposal(child, setting, attributes), prepared))
             if number is not None:
                 decisions.reported[number] = replace(decisions.reported[number], ends=True)
