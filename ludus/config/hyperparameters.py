@@ -91,6 +91,15 @@ class OnPolicyHyperparameters(_Buffered):
     policy that is updated count as without it, so that it changes nothing in lockstep. For `threaded: true` and for
     collectors on slow links, where `Policy/Lag` is above 1.
     """
+    decoupled_objective: Own[Flag] = False
+    """Clip the ratio to the policy before the update instead of the one that acted, and weight each step by the ratio
+    of these two, at most 100 (decoupled PPO, Hilton et al. 2021). Without steps of older policies nothing changes.
+    """
+    max_policy_lag: Own[Whole | None] = Field(default=None, ge=0, le=MAX_STEPS)
+    """Do not learn from steps of policies that are more than so many versions older than the one that is updated; null
+    = no limit. They count as steps of the run, and in `Policy/Stale Share`. At least 1 with `threaded: true`.
+    Typical: 1 to 8.
+    """
 
 
 class PPOHyperparameters(OnPolicyHyperparameters):

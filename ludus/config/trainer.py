@@ -6,7 +6,12 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from ludus.config.divergence import DivergenceSettings
-from ludus.config.hyperparameters import MAX_STEPS, Hyperparameters, OffPolicyHyperparameters
+from ludus.config.hyperparameters import (
+    MAX_STEPS,
+    Hyperparameters,
+    OffPolicyHyperparameters,
+    OnPolicyHyperparameters,
+)
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.network import NetworkSettings
 from ludus.config.rewards import ExtrinsicConfig, RewardSignals
@@ -139,6 +144,20 @@ class ReinforcementConfig(TrainerConfig):
     """When to warn, or to end the run, because the policy has stopped learning."""
     self_play: SelfPlaySettings | None = None
     """Teams learn in turns, against earlier versions of the policy; null = all at once."""
+
+    @field_validator("threaded")
+    @classmethod
+    def _leaves_steps_to_learn_from(cls, threaded: bool, info: ValidationInfo) -> bool:
+        hyper = info.data.get("hyperparameters")
+        if threaded and isinstance(hyper, OnPolicyHyperparameters) and hyper.max_policy_lag == 0:
+            raise config_error(
+                "contradiction",
+                "with threaded: true a round is collected while the one before it is learned from, so that its steps "
+                "are a version old, and hyperparameters.max_policy_lag: 0 would drop every second round; set "
+                "max_policy_lag to 1 or more, or threaded to false",
+                at="hyperparameters.max_policy_lag",
+            )
+        return threaded
 
 
 class OffPolicyConfig(ReinforcementConfig):

@@ -53,7 +53,7 @@ class RecordingCollection:
 
 
 class ScriptedAlgorithm:
-    """Its updates end as the script says: learned, nothing learned, or taken back."""
+    """Its updates end as the script says: learned, nothing learned, all steps too old, or taken back."""
 
     def __init__(self, script: Sequence[str], steps: int = 10) -> None:
         self.version = 0
@@ -77,6 +77,8 @@ class ScriptedAlgorithm:
                 return {"Losses/Value Loss": 1.0}
             case "nothing":
                 return None
+            case "stale":
+                return {"Policy/Stale Share": 1.0}
             case _:
                 raise Diverged("gradient", 3)
 

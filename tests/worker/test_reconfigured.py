@@ -25,6 +25,8 @@ NEW_OF_PPO: dict[str, Any] = {
     "max_grad_norm": 0.1,
     "clip_value_loss": True,
     "vtrace": True,
+    "decoupled_objective": True,
+    "max_policy_lag": 5,
 }
 NEW: dict[str, dict[str, Any]] = {
     "ppo": NEW_OF_PPO,

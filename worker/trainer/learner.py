@@ -369,7 +369,7 @@ class BehaviorLearner(BaseLearner):
     def _update(self, rollout: Rollout) -> None:
         if self._compilation is not None:
             self._compilation.before_update(rollout, self.progress.step)
-        began = time.monotonic()
+        began, version = time.monotonic(), self.algorithm.version
         with bf16_pictures(self._bf16):
             measured = self.algorithm.update(rollout, self.progress.step)
         log.debug(
@@ -380,11 +380,16 @@ class BehaviorLearner(BaseLearner):
             seconds=time.monotonic() - began,
             measured=measured,
         )
-        if measured is not None:
+        if measured is None:
+            return
+        if self.algorithm.version > version:
             self.recorder.learned(measured)
             self._publish()
-            if self.health is not None:
-                self.health.updated(measured, rollout)
+        else:  # all steps were too old
+            for key, value in measured.items():
+                self.recorder.measure(key, value)
+        if self.health is not None:
+            self.health.updated(measured, rollout)
 
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)

@@ -122,6 +122,21 @@ def test_nothing_is_published_where_nothing_was_learnt_and_collection_goes_on(wo
     assert ("publish", 1) in world.collection.take()
 
 
+def test_a_round_that_was_too_old_is_measured_and_counted_and_nothing_is_published(worlds: list[World]) -> None:
+    world = world_of(worlds, ["stale", "stale"], max_steps=20, summary_freq=10)
+    world.learner.start()
+    world.collect(1)
+    world.collection.take()
+
+    assert world.learner.learn() is None
+    assert world.collection.take() == [("reclaim", 2), ("grant", 2, 10)]
+    world.collect(2)
+    world.learner.learn()
+
+    assert world.learner.done, "a run in which nothing can be learned from ends, too"
+    assert world.points["Policy/Stale Share", 20] == 1.0
+
+
 def test_the_last_round_is_shorter_and_then_the_behavior_only_answers(worlds: list[World]) -> None:
     world = world_of(worlds, ["learned", "learned"], max_steps=14)
     world.learner.start()

@@ -32,7 +32,8 @@ class Algorithm(ABC):
         """Learn from one round; `step` is the policy's step, its own steps included, at which schedules are read.
 
         Return the measurements, by metric name; None when nothing was learned (a replay buffer that is not full enough
-        yet): the weights and their version are then those from before. Raise `Diverged`, with everything as before the
+        yet). The weights and their version are then those from before, as they are where every step was too old to be
+        learned from (`max_policy_lag`). Raise `Diverged`, with everything as before the
         update, if any value on the way is not finite.
         """
 

@@ -25,6 +25,9 @@ from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.episodes import segment_sums
 from worker.learning.rewards.signals import SignalSet
 
+GREATEST_WEIGHT = 100.0
+"""Greatest weight of a step in the decoupled objective; that of Hilton et al.'s program (`imp_samp_max`)."""
+
 
 class Estimates(NamedTuple):
     """The critic's outputs for a rollout before the update."""
@@ -36,6 +39,19 @@ class Estimates(NamedTuple):
     """The baseline of the advantages; None: the values."""
 
 
+class Correction(NamedTuple):
+    """How the steps of older policies count in an update; by default as those of the policy that is updated."""
+
+    importance: Float[Tensor, " N"] | None = None
+    """V-trace's `rho` of each step; None: 1 everywhere."""
+    proximal: Float[Tensor, " N"] | None = None
+    """Log-probability of each action by the policy before the update, around which the decoupled objective clips;
+    None: the clip is around the policy that acted.
+    """
+    fresh: Bool[Tensor, " N"] | None = None
+    """The steps that are learned from, on the CPU; None: all."""
+
+
 class Recurrence(NamedTuple):
     """A rollout in sequences, and the memories of the networks before each."""
 
@@ -43,6 +59,11 @@ class Recurrence(NamedTuple):
     """On the CPU."""
     actor_memory: Float[Tensor, "Q W"]
     critic_memory: Float[Tensor, "Q W"]
+
+    def select(self, which: Int[Tensor, " K"]) -> "Recurrence":
+        """Take some sequences; `which` is on the CPU."""
+        chosen = which.to(self.actor_memory.device)
+        return Recurrence(self.sequences.select(which), self.actor_memory[chosen], self.critic_memory[chosen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +77,13 @@ class Batch:
     masks: Bool[Tensor, "N M"] | None
     """None when every choice was allowed at every step."""
     log_prob: Float[Tensor, " N"]
-    """Joint log-probability of the action by the policy that acted."""
+    """Joint log-probability of the action by the policy around which the ratio is clipped: the one that acted; in the
+    decoupled objective, the one before the update.
+    """
     advantage: Float[Tensor, " N"]
-    """Mean over signals, normalised over the whole rollout; with V-trace, weighted by its `rho`."""
+    """Mean over signals, normalised over the steps that are learned from; with V-trace, weighted by its `rho`. In the
+    decoupled objective it is then multiplied by the step's weight.
+    """
     values: Float[Tensor, "N S"]
     """The critic's values before the update."""
     returns: Float[Tensor, "N S"]
@@ -98,13 +123,13 @@ class Batch:
         order = torch.randperm(len(recurrence.sequences.rows), generator=generator)
         order, size = share(order, max(size // length, 1))
         for which in torch.split(order, size)[: max(len(order) // size, 1)]:
-            sequences, chosen = recurrence.sequences.select(which), which.to(device)
+            sequences, actor_memory, critic_memory = recurrence.select(which)
             yield replace(
                 self.select(sequences.rows.reshape(-1).to(device)),
                 steps=sequences.rows[sequences.mask].to(device),  # found on the CPU: its size is known at once
                 real=sequences.mask.reshape(-1).to(device),
-                actor_memory=recurrence.actor_memory[chosen],
-                critic_memory=recurrence.critic_memory[chosen],
+                actor_memory=actor_memory,
+                critic_memory=critic_memory,
                 length=length,
             )
 
@@ -135,14 +160,14 @@ def batch_with_targets(
     terminated: Bool[Tensor, " B"],
     signals: SignalSet,
     lambd: float,
-    importance: Float[Tensor, " N"] | None = None,
+    correction: Correction,
 ) -> tuple[Batch, Float[Tensor, "B S"]]:
     """Return the steps of a rollout with returns and advantages, and the rewards of each segment.
 
-    `pool` is all steps, then the segments' successors. The values of the latter count unless `terminated`. `importance`
-    is V-trace's `rho` of each step; None: all are the policy's own.
+    `pool` is all steps, then the segments' successors. The values of the latter count unless `terminated`.
     """
     values, bootstrap, baselines = estimates
+    importance, proximal, fresh = correction
     device, masks = values.device, rollout.action_masks
     rewards, goes_on = signals.evaluate(transitions), signals.ignores_termination
     firsts = rollout.firsts[rollout.starts_episode]
@@ -157,19 +182,26 @@ def batch_with_targets(
         importance=importance,
     )
     returns = advantages + values
+    weights = importance
     if importance is None:
-        advantage = normalized((advantages if baselines is None else returns - baselines).mean(1))
+        alone = advantages if baselines is None else returns - baselines
     else:
         # Without its own rho, since the surrogate's ratio weights a step already. Where rho is 0 it is unknown.
         alone = advantages / importance.clamp(min=1e-20).unsqueeze(1)
         alone = alone if baselines is None else alone + (values - baselines)
-        advantage = normalized(alone.mean(1), weights=importance)
+    if fresh is not None:
+        weights = fresh.to(device, values.dtype) * (1.0 if importance is None else importance)
+    advantage = normalized(alone.mean(1), weights=weights)
+    log_prob = rollout.log_probs.to(device).sum(1)
+    if proximal is not None:
+        advantage = advantage * (proximal - log_prob).exp().clamp(max=GREATEST_WEIGHT)
+        log_prob = proximal
     batch = Batch(
         encoded=[part[: rollout.steps] for part in pool],
         continuous=rollout.continuous.to(device),
         discrete=transitions.discrete,
         masks=None if masks is None or bool(masks.all()) else masks.to(device),
-        log_prob=rollout.log_probs.to(device).sum(1),
+        log_prob=log_prob,
         advantage=advantage,
         values=values,
         returns=returns,

@@ -20,10 +20,10 @@ from worker.experience.rollout import Rollout
 from worker.experience.state import State
 from worker.experience.transitions import Transitions, sequences_of
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.batch import Batch
+from worker.learning.algorithms.batch import Batch, Correction
 from worker.learning.algorithms.bc import cloning_of
 from worker.learning.algorithms.numeric_check import Diverged, first_infinite
-from worker.learning.algorithms.ppo_stats import PolicyCheck
+from worker.learning.algorithms.ppo_stats import STALE_SHARE, PolicyCheck
 from worker.learning.algorithms.recurrent_critic import CriticMemories
 from worker.learning.algorithms.training_state import Changed, TrainingState
 from worker.learning.fast.adam import FlatAdam
@@ -65,6 +65,8 @@ class Experience:
     """The same steps, as reward signals take them."""
     episodes: Float[Tensor, "B S"]
     """Each segment's sum of rewards, after strength."""
+    fresh: Bool[Tensor, " N"] | None
+    """The steps that are learned from, on the CPU; None: all. The others are too old (`max_policy_lag`)."""
 
     def columns(self) -> list[tuple[str, Tensor]]:
         """Return every column that has to be finite, by name, in the order in which they are computed."""
@@ -171,16 +173,16 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         """Return the further parts that an update changes."""
         return []
 
-    def importance(self, rollout: Rollout, pool: Encoded, transitions: Transitions) -> Float[Tensor, " N"] | None:
-        """Return V-trace's `rho = min(1, pi / mu)` of each step: how much likelier the policy is to act so than the one
-        that did. None if no step is an older policy's, or V-trace is not asked for.
+    def correction(self, rollout: Rollout, pool: Encoded, transitions: Transitions) -> Correction:
+        """Return how the steps of older policies count, by `vtrace`, `decoupled_objective` and `max_policy_lag`.
 
-        `pool` is all steps, encoded, then what followed the segments. A memory starts each sequence as it was when the
-        agent acted, as it does in `loss`.
+        Both of the former need the log-probability of each action by the policy `pi` before the update. A memory starts
+        each sequence as it was when the agent acted, as it does in `loss`. `pool` is all steps, encoded, then what
+        followed the segments.
         """
-        current = rollout.versions == self.version
-        if not self.config.hyperparameters.vtrace or bool(current.all()):
-            return None
+        hyper, current, fresh = self.config.hyperparameters, rollout.versions == self.version, self.fresh(rollout)
+        if not (hyper.vtrace or hyper.decoupled_objective) or bool(current.all()):
+            return Correction(fresh=fresh)
         encoded, memory, length = [part[: rollout.steps] for part in pool], None, 1
         unpadded: Tensor | slice = slice(None)
         if rollout.memories is not None:
@@ -193,8 +195,29 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         masks = None if rollout.action_masks is None else rollout.action_masks.to(self.device)
         joint = self.actor.joint(head[unpadded], rollout.continuous.to(self.device), transitions.discrete, masks)
         acted = rollout.log_probs.to(self.device).sum(1)
-        # Networks act in numpy and learn in torch: a policy's own steps count as 1, whatever the last bit says.
-        return (joint.log_prob - acted).exp().clamp(max=1.0).masked_fill(current.to(self.device), 1.0)
+        # Networks act in numpy and learn in torch: a policy's own steps have the ratio 1, whatever the last bit says.
+        proximal = torch.where(current.to(self.device), acted, joint.log_prob)
+        return Correction(
+            importance=(proximal - acted).exp().clamp(max=1.0) if hyper.vtrace else None,
+            proximal=proximal if hyper.decoupled_objective else None,
+            fresh=fresh,
+        )
+
+    def fresh(self, rollout: Rollout) -> Bool[Tensor, " N"] | None:
+        """Return which steps are no older than `max_policy_lag` allows, on the CPU; None if all are.
+
+        With a memory a sequence is learned from as a whole, or not at all. Nothing of a step depends on those before it
+        but the memories, so that the rest of a segment is worth what it was.
+        """
+        limit: int | None = self.config.hyperparameters.max_policy_lag
+        if limit is None or bool((fresh := self.version - rollout.versions <= limit).all()):
+            return None
+        if self._length:
+            rows, mask, _ = sequences_of(rollout.lengths, self._length)
+            whole = fresh[rows].all(1, keepdim=True).expand_as(mask)  # padding repeats a step of the sequence
+            fresh = fresh.clone()
+            fresh[rows[mask]] = whole[mask]
+        return fresh
 
     # The update -------------------------------------------------------------------------------------------------
 
@@ -202,18 +225,29 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
     def update(self, rollout: Rollout, step: int) -> dict[str, float]:
         """Improve the policy on one rollout; `step` is the policy's step, at which the schedules are read.
 
-        Return the measurements, by metric name (`ppo_stats`). Raise `Diverged`, with everything as before, if any
-        value on the way is not finite or explodes.
+        Return the measurements, by metric name (`ppo_stats`). Where all steps are too old to be learned from the
+        weights and their version stay. Raise `Diverged`, with everything as before, if any value on the way is not
+        finite or explodes.
         """
         rates, check = self.rates(step), PolicyCheck()
         actor_rate, critic_rate = rates.learning_rate, rates.critic_learning_rate
         learning_rate = actor_rate if critic_rate is None else (actor_rate, critic_rate)
         max_norm = self.config.hyperparameters.max_grad_norm
+        own = (rollout.versions == self.version).to(self.device)
         with self._state.undone_if_diverged():
             experience = self.prepare(rollout)
+            fresh = experience.fresh
+            ages = {"Policy/Lag": float(self.version - rollout.versions.double().mean())}
+            if self.config.hyperparameters.max_policy_lag is not None:
+                ages[STALE_SHARE] = 0.0 if fresh is None else 1.0 - float(fresh.double().mean())
+            if fresh is not None and not bool(fresh.any()):
+                earned = self._episodes.add(rollout, experience.episodes.cpu().numpy())
+                return {**ages, **episode_rewards(self.signals.names, earned, extrinsic=self.sums_extrinsic)}
             estimates = {name: part.mean() for name, part in experience.estimates().items()}
             for minibatch in self.minibatches(experience):
                 terms, log_ratio = self.differentiate(experience, minibatch, rates)
+                if not len(check):  # no step of the optimizer lies between acting and this
+                    check.add_acting(log_ratio, minibatch.real, own[minibatch.steps])
                 terms["gradient"] = self.optimizer.step(learning_rate, max_norm)
                 if self.signals.learns:
                     terms |= self.signals.update(experience.transitions.select(minibatch.steps))
@@ -233,7 +267,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             **({} if critic_rate is None else {"Policy/Critic Learning Rate": critic_rate}),
             "Policy/Epsilon": rates.epsilon,
             "Policy/Beta": rates.beta,
-            "Policy/Lag": float(self.version - 1 - rollout.versions.double().mean()),
+            **ages,
             **episode_rewards(self.signals.names, earned, extrinsic=self.sums_extrinsic),
             **cloned,
         }

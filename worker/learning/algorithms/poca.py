@@ -187,9 +187,9 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         sequences = sequences_of(rollout.lengths, self._length) if self._length else None
         estimates, critic_memories = self.estimate(rollout, teams, pool, actions, sequences)
         lambd = self.config.hyperparameters.lambd
-        importance = self.importance(rollout, pool, transitions)
+        correction = self.correction(rollout, pool, transitions)
         batch, episodes = batch_with_targets(
-            rollout, transitions, pool, estimates, ~teams.bootstraps, self.signals, lambd, importance
+            rollout, transitions, pool, estimates, ~teams.bootstraps, self.signals, lambd, correction
         )
         baselines = estimates.baselines
         assert baselines is not None, "this critic makes them"
@@ -197,6 +197,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
             batch=batch,
             transitions=transitions,
             episodes=episodes,
+            fresh=correction.fresh,
             signals=self.signals.names,
             pool=pool,
             actions=actions,
@@ -258,10 +259,12 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         """
         hyper, sequences = self.config.hyperparameters, experience.sequences
         length = 1 if sequences is None else sequences.rows.shape[1]
-        count = len(experience.mates) if sequences is None else len(sequences.rows)
+        drawn = torch.arange(len(experience.mates) if sequences is None else len(sequences.rows))
+        if experience.fresh is not None:
+            drawn = drawn[experience.fresh if sequences is None else experience.fresh[sequences.first]]
         size = max(hyper.batch_size // length, 1)
         for _ in range(hyper.num_epoch):
-            order, share_size = share(torch.randperm(count, generator=self.generator), size)
+            order, share_size = share(drawn[torch.randperm(len(drawn), generator=self.generator)], size)
             for part in torch.split(order, share_size)[: max(len(order) // share_size, 1)]:
                 yield minibatch_of(experience, part)
 

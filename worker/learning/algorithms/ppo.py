@@ -45,13 +45,21 @@ Deviations from ML-Agents, on purpose:
  k. `vtrace: true` (Ludus' own key) corrects for steps that an older policy took (Espeholt et al. 2018): returns and
     advantages are those of `functional.returns` with `rho = min(1, pi / mu)`, `pi` being the policy before the update.
     The ratio that is clipped stays the one to the policy `mu` that acted, which weights each step already, so that an
-    advantage goes without its own `rho` (as Petrenko et al. 2020). Clipping the ratio to `pi` instead, with `rho` as
-    the weight (Hilton et al. 2022), was tried: with steps of four updates ago CartPole then ends at 55 to 182 of 200
-    where it ends at 177 to 200 so, because each update may go as far again on what all those before it have seen.
+    advantage goes without its own `rho` (as Petrenko et al. 2020).
  l. The value behind a termination, for signals that go on beyond it, is the mean value of the rollout's first steps of
     episodes. ML-Agents takes the value of the terminal observation, which is never learned. On MountainCar-v0 with RND,
     whose rewards are above 0, the mean RND value fell to -357 in 450,000 steps so, twice as low every 25,000; with the
     same seed the last 100 episodes are worth -143 so, and -120 as it is here.
+ m. `decoupled_objective: true` (Ludus' own key) clips the ratio to `pi` instead of the one to `mu`, and weights each
+    step by `pi / mu`, at most 100 (Hilton et al. 2021, with `pi` as the proximal policy):
+
+        -(pi / mu) * min(ratio * A, clip(ratio, 1 - epsilon, 1 + epsilon) * A)
+
+    As the weight is not below 0, it goes into the advantage, and the losses stay as they are. Each update may go as far
+    again on what all those before it have seen: late steps cost it more than the clip around `mu`, which is a brake
+    (figures in benchmarks/README.md).
+ n. `max_policy_lag` (Ludus' own key) leaves steps of older policies out of the minibatches. Values, memories, teams and
+    the sums of rewards still take all steps; advantages are normalised over those that are learned from.
 
 What it does not do: collect, count steps, write files, decide when to stop. `update` is `on_policy.OnPolicy.update`,
 which POCA shares. Dimensions as in `worker.learning.functional`.
@@ -191,11 +199,16 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         estimates, recurrence = self.estimate(rollout, pool)
         terminated = rollout.endings == SegmentEnd.TERMINATED
         lambd = self.config.hyperparameters.lambd
-        importance = self.importance(rollout, pool, transitions)
+        correction = self.correction(rollout, pool, transitions)
+        fresh = correction.fresh
         batch, episodes = batch_with_targets(
-            rollout, transitions, pool, estimates, terminated, self.signals, lambd, importance
+            rollout, transitions, pool, estimates, terminated, self.signals, lambd, correction
         )
-        return PPOExperience(batch, transitions, episodes, recurrence)
+        if fresh is not None and recurrence is None:
+            batch = batch.select(fresh.nonzero().squeeze(1).to(self.device))
+        elif fresh is not None and recurrence is not None:
+            recurrence = recurrence.select(fresh[recurrence.sequences.first].nonzero().squeeze(1))
+        return PPOExperience(batch, transitions, episodes, fresh, recurrence)
 
     def minibatches(self, experience: PPOExperience) -> Iterator[Batch]:
         """Yield shuffled minibatches of each epoch."""

@@ -17,13 +17,18 @@ Means are over its minibatches unless the line says otherwise. ML-Agents' metric
     update.
 `Policy/Learning Rate`: Adam's step size in this update; `Policy/Critic Learning Rate`: the critic's, if it has its own.
 `Policy/Epsilon`, `Policy/Beta`: clip range, and weight of the entropy, in this update.
+`Policy/Acting KL`: KL(policy that acted || policy before the update) in nats, by k3 from the log-probabilities that
+    collectors logged: the mean over those steps of the first minibatch that the policy before the update took itself.
+    0 but for rounding, because they are one policy that two implementations compute. Not without such steps.
 `Policy/Lag`: mean number of published versions between the policy that acted on a step and the one that is updated.
+`Policy/Stale Share`: share of the rollout's steps that were too old to be learned from (`max_policy_lag`).
 `Policy/<Signal> Reward`: mean, over the episodes that ended in the rollout, of the summed reward after strength; not
     without an episode, and of the extrinsic signal in POCA only: else its episodes are measured where they are played.
 
 Signals and behavioral cloning add measurements of their own (see there).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -49,6 +54,8 @@ class Measured(NamedTuple):
     """(B, S): the sum of rewards of each segment."""
 
 
+ACTING_KL = "Policy/Acting KL"
+STALE_SHARE = "Policy/Stale Share"
 METRICS = {
     "policy loss": "Losses/Policy Loss",
     "value loss": "Losses/Value Loss",
@@ -65,6 +72,17 @@ class PolicyCheck(NumericCheck):
         super().__init__()
         self._log_ratios: list[Tensor] = []
         self._real: list[Tensor] = []
+        self._acting_kl: Float[Tensor, ""] | None = None
+
+    def add_acting(
+        self, log_ratio: Float[Tensor, " N"], real: Bool[Tensor, " N"] | None, own: Bool[Tensor, " K"]
+    ) -> None:
+        """Measure `Policy/Acting KL` on a minibatch before which no weight has changed.
+
+        `own` says which of its `K` steps the policy before the update took. Without such a step the KL is NaN.
+        """
+        log_ratio = log_ratio if real is None else log_ratio[real]
+        self._acting_kl = torch.where(own.any(), approximate_kl(log_ratio, own), torch.nan)
 
     def add_policy(
         self, terms: Mapping[str, Float[Tensor, ""]], log_ratio: Float[Tensor, " N"], real: Bool[Tensor, " N"] | None
@@ -93,6 +111,7 @@ class PolicyCheck(NumericCheck):
         metrics = {METRICS.get(name, name): term for name, term in self.means().items()}
         metrics |= {
             "Policy/Approximate KL": kl,
+            ACTING_KL: kl.new_tensor(torch.nan) if self._acting_kl is None else self._acting_kl,
             "Policy/Clip Fraction": clip_fraction(log_ratios, epsilon, real),
             "Losses/Explained Variance": explained_variance(batch.values, batch.returns),
         }
@@ -104,7 +123,10 @@ class PolicyCheck(NumericCheck):
         if not copied[0]:
             return None
         numbers, sums = copied[1 : len(scalars)].tolist(), copied[len(scalars) :]
-        return Measured(dict(zip(metrics, numbers, strict=True)), sums.reshape(episodes.shape))
+        measured = dict(zip(metrics, numbers, strict=True))
+        if math.isnan(measured[ACTING_KL]):
+            del measured[ACTING_KL]
+        return Measured(measured, sums.reshape(episodes.shape))
 
     def diagnosis(self) -> Diverged | None:
         """Return an error that names the first wrong term. Waits for the device."""

@@ -9,6 +9,7 @@ from math import floor, log10
 from typing import Final
 
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
+from ludus.config.hyperparameters import OnPolicyHyperparameters
 from ludus.config.rewards import GAILConfig
 from ludus.config.trainer import TrainerConfig
 from ludus.play.checks.facts import (
@@ -24,6 +25,7 @@ from ludus.play.checks.facts import (
     scale_of_observations,
 )
 from server.config.rules import FAST, futile
+from worker.learning.algorithms.ppo_stats import ACTING_KL, STALE_SHARE
 from worker.trainer.health.divergence import KL_METRIC
 from worker.trainer.health.evidence import EXPLAINED_VARIANCE, VALUE_LOSS, Evidence
 
@@ -226,6 +228,33 @@ def _values(evidence: Evidence) -> str:
     return "; ".join(sign.latest for sign in evidence.divergence.lost.values())
 
 
+def agreement(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
+    """Check that the policy that acts is the one that learns, and that its steps come in time to be learned from."""
+    updates, hyper = evidence.updates, evidence.config.hyperparameters
+    if updates.disagrees and not {"observation_scale", "kl_exploded"} & set(found):  # rounding of huge logits
+        kl = updates.means[ACTING_KL]
+        yield Fact(
+            "actors_disagree",
+            f"Collectors do not act with the policy that learns: of the same steps and version {ACTING_KL} is {kl:.2g} "
+            "nats, where rounding costs less than 1e-6.",
+            "Run one release on workers and edge collectors; if it stays, report it with the run's configuration.",
+            {"kl": kl},
+        )
+    if updates.drops_steps and isinstance(hyper, OnPolicyHyperparameters):
+        share, limit = updates.means[STALE_SHARE], hyper.max_policy_lag
+        what = (
+            f"Nothing of the newest {updates.dropped_rounds:,} rounds was learned from"
+            if updates.dropped_rounds > 1
+            else f"{share:.0%} of the newest steps were not learned from"
+        )
+        yield Fact(
+            "steps_stale",
+            f"{what}: the policies that took them were more than max_policy_lag ({limit}) versions old.",
+            f"Raise hyperparameters.max_policy_lag to {2 * (limit or 0) + 1}, and set vtrace: true.",
+            {"stale_share": round(share, 3), "max_policy_lag": limit, "dropped_rounds": updates.dropped_rounds},
+        )
+
+
 def learning_rate(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
     """Check that updates change the policy."""
     updates, rate = evidence.updates, evidence.config.hyperparameters.learning_rate
@@ -367,6 +396,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     horizon,
     actions,
     divergence,
+    agreement,
     learning_rate,
     entropy_bonus,
     imitation,

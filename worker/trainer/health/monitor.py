@@ -106,7 +106,11 @@ class HealthMonitor:
     def updated(self, measured: Mapping[str, float], rollout: Rollout) -> None:
         """Take the measurements of an update. Raise `LimitCrossed` where a limit of the configuration says so."""
         evidence = self.evidence
-        evidence.updates.add(measured)
+        updates = evidence.updates
+        drops_steps, disagrees = updates.drops_steps, updates.disagrees
+        updates.add(measured)
+        if (updates.drops_steps and not drops_steps) or (updates.disagrees and not disagrees):
+            self._next_review = 0
         before = {name for name, sign in evidence.divergence.signs.items() if sign.since is not None}
         try:
             evidence.divergence.updated(evidence.config, measured, rollout.action_masks, rollout.steps, evidence.step)

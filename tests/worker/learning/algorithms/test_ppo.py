@@ -106,6 +106,7 @@ def test_metrics_have_ml_agents_names() -> None:
         "Losses/Explained Variance",
         "Losses/Gradient Norm",
         "Policy/Lag",
+        "Policy/Acting KL",
     }
 
 

@@ -22,13 +22,13 @@ NETWORKS: dict[str, dict[str, Any]] = {
 HYPER = {"batch_size": 64, "buffer_size": 256, "learning_rate": 1e-2, "num_epoch": 2, "lambd": 0.9}
 
 
-def make(trainer: str, network: str, *, vtrace: bool) -> OnPolicy[Any, Any]:
+def make(trainer: str, network: str, **hyperparameters: Any) -> OnPolicy[Any, Any]:
     if trainer == "poca":
-        return make_poca(SPEC, network=NETWORKS[network], **HYPER, vtrace=vtrace)
+        return make_poca(SPEC, network=NETWORKS[network], **{**HYPER, **hyperparameters})
     config = PPOConfig.model_validate(
         {
             "trainer_type": "ppo",
-            "hyperparameters": {**HYPER, "vtrace": vtrace},
+            "hyperparameters": {**HYPER, **hyperparameters},
             "network_settings": {"hidden_units": 16, "num_layers": 1, **NETWORKS[network]},
         }
     )
@@ -77,7 +77,7 @@ def test_an_older_step_counts_by_the_ratio_of_the_loss_and_never_above_1(trainer
     with torch.no_grad():
         experience = algorithm.prepare(rollout)
         pool = algorithm.actor.encode(experience.transitions.observations)
-        importance = algorithm.importance(rollout, pool, experience.transitions)
+        importance = algorithm.correction(rollout, pool, experience.transitions).importance
 
     assert importance is not None
     ratios = all_ratios(algorithm, rollout)
@@ -107,7 +107,7 @@ def test_own_steps_in_a_mixed_round_count_whole(trainer: str) -> None:
     with torch.no_grad():
         experience = algorithm.prepare(rollout)
         pool = algorithm.actor.encode(experience.transitions.observations)
-        importance = algorithm.importance(rollout, pool, experience.transitions)
+        importance = algorithm.correction(rollout, pool, experience.transitions).importance
 
     assert importance is not None
     assert importance[10:].tolist() == [1.0] * (rollout.steps - 10)

@@ -355,3 +355,62 @@ def test_matches_that_both_sides_win_are_found() -> None:
 
     assert told.codes == ["both_teams_win"]
     assert fair.codes == []
+
+
+def test_steps_that_are_too_old_are_named_at_once_with_the_limit_and_what_to_raise() -> None:
+    told = Told(hyperparameters={"max_policy_lag": 2}, summary_freq=20_000, max_steps=400_000)
+    told.play(10, returns=rising, **{"Policy/Stale Share": 0.0})
+    assert told.codes == []
+
+    told.play(1, returns=rising, **{"Policy/Stale Share": 0.5})
+
+    assert told.codes == ["steps_stale"]
+    assert told.message.startswith("10% of the newest steps were not learned from")
+    assert "more than max_policy_lag (2) versions old" in told.message
+    assert told.monitor.facts[0].remedy == "Raise hyperparameters.max_policy_lag to 5, and set vtrace: true."
+
+
+def test_a_run_in_which_every_step_is_too_old_says_so_and_what_to_do() -> None:
+    told = Told(hyperparameters={"max_policy_lag": 1})
+    dropped = {"Policy/Stale Share": 1.0, "Policy/Lag": 3.0}
+
+    for _ in range(5):
+        told.step += ROUND
+        rollout = told.rollout()
+        told.monitor.experienced(rollout, told.step)
+        told.monitor.updated(dropped, rollout)
+        told.monitor.learned()
+
+    assert told.codes == ["steps_stale"]
+    assert told.message.startswith("Nothing of the newest 5 rounds was learned from")
+    assert told.monitor.facts[0].remedy.startswith("Raise hyperparameters.max_policy_lag to 3")
+    assert told.monitor.evidence.updates.count == 0, "none of them was an update"
+
+
+def test_steps_that_come_in_time_again_are_no_finding_any_more() -> None:
+    told = Told(hyperparameters={"max_policy_lag": 2})
+    told.play(2, returns=rising, **{"Policy/Stale Share": 0.5})
+    assert told.codes == ["steps_stale"]
+
+    told.play(25, returns=rising, **{"Policy/Stale Share": 0.0})
+
+    assert told.codes == []
+
+
+def test_collectors_that_act_with_another_policy_are_named_at_once_and_rounding_is_no_finding() -> None:
+    told = Told(summary_freq=20_000, max_steps=400_000)
+    told.play(10, returns=rising, **{"Policy/Acting KL": 1e-6})
+    assert told.codes == []
+
+    told.play(1, returns=rising, **{"Policy/Acting KL": 0.1})
+
+    assert told.codes == ["actors_disagree"]
+    assert "is 0.02 nats, where rounding costs less than 1e-6" in told.message
+
+
+def test_the_rounding_of_huge_observations_is_blamed_on_the_observations() -> None:
+    told = Told()
+
+    told.play(3, returns=rising, see=lambda seen: [seen * 1e6], **{"Policy/Acting KL": 0.1})
+
+    assert told.codes == ["observation_scale"]
