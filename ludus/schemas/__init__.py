@@ -483,6 +483,10 @@ class Bottleneck(FrozenRecord):
     measured_at: datetime | None = None
     shares: dict[str, float] = field(default_factory=dict)
     """The shares of all causes, by name."""
+    learner_idle: float | None = None
+    """Share of the trainer's time, from 0 to 1, in which it waits: it neither learns nor works on checkpoints."""
+    collectors_idle: float | None = None
+    """Share of the collectors' time, mean over them, in which they wait: they compute nothing, though they could."""
 
 
 class Profile(FrozenRecord):

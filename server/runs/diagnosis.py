@@ -42,6 +42,8 @@ class TimeSpent:
     """Share of the time in which the busiest collector computes. Time in which other processes keep it from a processor
     does not count.
     """
+    collecting: float
+    """The same of all collectors, in the mean."""
     waiting_for_learner: float
     """Share of the simulators' time in which agents wait for a reason of `ludus.collector.agent_waits`."""
     waiting_for_stragglers: float
@@ -62,8 +64,20 @@ class TimeSpent:
     latest_simulator_share: float
     """Share of these waits that were for it."""
 
+    @property
+    def learner_idle(self) -> float:
+        """Share of the trainer's time in which it neither learns nor works on checkpoints: it waits for experience."""
+        return max(1.0 - self.learning - self.checkpointing, 0.0)
+
+    @property
+    def collectors_idle(self) -> float:
+        """Share of the collectors' time in which they compute nothing, mean over them: they wait for games, for the
+        learner, or for a checkpoint.
+        """
+        return max(1.0 - self.collecting, 0.0)
+
     def pack(self) -> bytes:
-        """Return the values in 80 bytes, because each heartbeat writes them; shares and times are rounded."""
+        """Return the values in 84 bytes, because each heartbeat writes them; shares and times are rounded."""
         return _PACKED.pack(*(_NONE if value is None else value for value in astuple(self)))
 
     @classmethod
@@ -94,6 +108,10 @@ def diagnose(spent: TimeSpent, config: RunConfig) -> Bottleneck:
     share = min(shares[cause], 0.99)
     speed = spent.steps / spent.seconds
     message, advice = _words(cause, share, spent, config)
+    if spent.simulators:
+        message += (
+            f"; collectors are idle {spent.collectors_idle:.0%} of the time, the learner {spent.learner_idle:.0%}"
+        )
     return Bottleneck(
         cause=cause,
         message=message,
@@ -104,6 +122,8 @@ def diagnose(spent: TimeSpent, config: RunConfig) -> Bottleneck:
         simulator=spent.latest_simulator if cause is Cause.STRAGGLERS else None,
         measured_at=datetime.fromtimestamp(spent.at, UTC),
         shares={limit.value: round(value, 4) for limit, value in shares.items()},
+        learner_idle=round(spent.learner_idle, 4),
+        collectors_idle=round(spent.collectors_idle, 4),
     )
 
 
@@ -133,11 +153,10 @@ def _shares(spent: TimeSpent) -> dict[BottleneckCause, float]:
 def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunConfig) -> tuple[str, str]:
     """Return the sentence, and the advice."""
     of_time = f"{share:.0%} of the simulators' time"
-    idle = f"collectors are idle {1.0 - min(spent.busy, 1.0):.0%} of the time, the learner {1.0 - spent.learning:.0%}"
     step, way = (f"{1000 * seconds:.1f} ms" for seconds in (spent.game_seconds, spent.way_seconds))
     match cause:
         case Cause.GAMES:
-            message = f"The games take {of_time}, {step} for a step; {idle}"
+            message = f"The games take {of_time}, {step} for a step"
             advice = (
                 "start more simulators, on more machines if these have no idle processor, or make the games faster "
                 f"(Unity: engine_settings.time_scale, now {config.engine_settings.time_scale:g})"
@@ -158,7 +177,7 @@ def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunCo
             message = f"The network takes {of_time}, at least {way} for a step to a game and back"
             advice = "let an edge collector act beside the games: ludus collect, or --collect here"
         case Cause.LEARNER:
-            message = f"Simulators wait for the learner {of_time}; it is busy {spent.learning:.0%} of its own"
+            message = f"Simulators wait for the learner {of_time}"
             behaviors = [
                 behavior for behavior in config.behaviors.values() if isinstance(behavior, ReinforcementConfig)
             ]
@@ -173,7 +192,7 @@ def _words(cause: BottleneckCause, share: float, spent: TimeSpent, config: RunCo
             message = "No simulator plays"
             advice = "start simulators (ludus simulate, ludus unity)"
         case Cause.TOO_FEW_SIMULATORS:
-            message = f"There are too few simulators ({spent.simulators}): {idle}, and a game's step takes only {step}"
+            message = f"There are too few simulators ({spent.simulators}), and a game's step takes only {step}"
             advice = "start more simulators, or put more agents into each"
         case Cause.CHECKPOINTS:
             message = f"Simulators wait for checkpoints {of_time}"

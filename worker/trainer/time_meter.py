@@ -79,6 +79,7 @@ class TimeMeter:
                 delays[simulator.number] += simulator.delayed
             busy[report.collector][0] += report.busy
             busy[report.collector][1] += report.seconds
+        shares = [used / max(length, 1e-9) for used, length in busy.values()]
         newest_reports = {report.collector: report for _, report in self._reports}
         total = max(agents["all"], 1e-9)
         game = min(agents["game"] / agents["told"], 1.0) if agents["told"] else 1.0
@@ -91,7 +92,8 @@ class TimeMeter:
             learning=min((until[0] - learning) / seconds, 1.0),
             checkpointing=min((until[1] - checkpointing) / seconds, 1.0),
             collectors=len(busy),
-            busy=max(used / max(length, 1e-9) for used, length in busy.values()),
+            busy=max(shares),
+            collecting=sum(shares) / len(shares),
             simulators=sum(len(report.simulators) for report in newest_reports.values()),
             waiting_for_learner=min(agents["learner"] / total, 1.0),
             waiting_for_stragglers=min(agents["stragglers"] / total, 1.0),

@@ -16,7 +16,8 @@ SPENT = TimeSpent(
     checkpointing=0.0,
     collectors=1,
     simulators=4,
-    busy=0.05,
+    busy=0.08,
+    collecting=0.05,
     waiting_for_learner=0.1,
     waiting_for_stragglers=0.05,
     waiting_for_checkpoint=0.0,
@@ -46,10 +47,23 @@ def test_the_newest_measurements_of_a_running_run_become_a_sentence_with_figures
 
     assert found["cause"] == "games"
     assert found["message"].startswith("The games take 75% of the simulators' time, 20.0 ms for a step; collectors are")
-    assert "idle 95% of the time, the learner 90%" in found["message"]
+    assert found["message"].endswith("collectors are idle 95% of the time, the learner 90%")
+    assert (found["learner_idle"], found["collectors_idle"]) == (0.9, 0.95)
     assert (found["share"], found["steps_per_second"], found["steps_per_second_without"]) == (0.75, 100.0, 400.0)
     assert found["simulator"] is None
     assert sum(found["shares"].values()) <= 1.0
+
+
+def test_both_idle_shares_are_told_whatever_the_cause_and_work_on_checkpoints_is_no_waiting(world: World) -> None:
+    trainer = world.claim(world.create()["id"]).start()
+    spent = replace(SPENT, learning=0.6, checkpointing=0.1, waiting_for_learner=0.6, away=0.3, game=0.3)
+    trainer.ledger.heartbeat(60, 100, spent)
+
+    found = bottleneck(world, trainer.run_id)
+
+    assert found["cause"] == "learner"
+    assert found["message"].endswith("; collectors are idle 95% of the time, the learner 30%")
+    assert (found["learner_idle"], found["collectors_idle"]) == (0.3, 0.95)
 
 
 def test_waits_of_one_collector_for_the_round_of_another_one_are_not_the_learners(world: World) -> None:

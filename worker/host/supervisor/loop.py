@@ -144,8 +144,13 @@ def write(ledger: AttemptLedger, report: messages.Report) -> None:
             assert_never(report)
 
 
+LEARNER_IDLE, COLLECTORS_IDLE = "Performance/Learner Idle Share", "Performance/Collectors Idle Share"
+"""Of the newest half minute, as beside the bottleneck (`server.runs.diagnosis.TimeSpent`)."""
+
+
 class ResourceRecorder:
-    """Writes a point of each metric of resources after a summary of the trainer, at the run's step. One thread uses it.
+    """Writes a point of each metric of resources, and of both idle shares, after a summary of the trainer, at the run's
+    step. One thread uses it.
 
     So there are about as many points as summaries, fewer where summaries come faster than samples, and none of a run
     that stands still.
@@ -171,6 +176,8 @@ class ResourceRecorder:
         step = self._lease.step
         if not self._due or step <= self._recorded or not (means := self.meter.take()):
             return
+        if (spent := self._lease.time_spent) is not None:
+            means |= {LEARNER_IDLE: spent.learner_idle, COLLECTORS_IDLE: spent.collectors_idle}
         self._due, self._recorded, moment = False, step, time.time()
         points = [MetricPoint(behavior="", key=key, step=step, at=moment, value=value) for key, value in means.items()]
         self._writes.add_points(self._ledger.metrics.append, points)

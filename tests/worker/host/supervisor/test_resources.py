@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from server.lifecycle.attempts import AttemptLedger
 from server.metrics.points import MetricPoint, Points
 from server.metrics.repository import MetricRepository
 from tests.factories import make_checkpoint, make_claim, make_ledger, make_run, read_metric, read_run
+from tests.server.runs.test_diagnosis import SPENT
 from tests.waiting import eventually
 from tests.worker.host.supervisor import trainers
 from tests.worker.host.supervisor.supervising import Separate, supervise
 from worker.host import resources
 from worker.host.resources import TRAINER_CPU, TRAINER_MEMORY
 from worker.host.supervisor.lease import Lease, Writes
-from worker.host.supervisor.loop import ResourceRecorder
+from worker.host.supervisor.loop import COLLECTORS_IDLE, LEARNER_IDLE, ResourceRecorder
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,24 @@ def test_a_point_is_at_the_runs_step_and_a_run_that_stands_still_gets_no_other(
 
     assert steps(database) == [100]
     assert recorded(database, TRAINER_MEMORY).values[0] > 2**20
+
+
+def test_the_idle_shares_of_learner_and_collectors_are_points_as_soon_as_they_are_measured(
+    database: Database, ledger: AttemptLedger, lease: Lease
+) -> None:
+    writes = Writes()
+    recorder = ResourceRecorder(lease, ledger, writes, ())
+
+    with recorder.meter.measuring(os.getpid()):
+        for step, spent in ((100, None), (200, replace(SPENT, learning=0.25, checkpointing=0.05, collecting=0.4))):
+            eventually(lambda: recorder.meter.memory > 0)
+            lease.step, lease.time_spent = step, spent
+            eventually(lambda: recorder.record(summary=True) or len(writes) > 0)
+            writes.flush(10)
+
+    for key, value in ((LEARNER_IDLE, 0.7), (COLLECTORS_IDLE, 0.6)):
+        assert steps(database, key) == [200]
+        assert recorded(database, key).values.tolist() == pytest.approx([value])
 
 
 def test_there_is_no_point_without_a_new_measurement(database: Database, ledger: AttemptLedger, lease: Lease) -> None:
