@@ -94,6 +94,7 @@ class OnPolicyHyperparameters(_Buffered):
     decoupled_objective: Own[Flag] = False
     """Clip the ratio to the policy before the update instead of the one that acted, and weight each step by the ratio
     of these two, at most 100 (decoupled PPO, Hilton et al. 2021). Without steps of older policies nothing changes.
+    Learns faster from late steps than `vtrace`, and is less stable: lower `learning_rate` where returns fall again.
     """
     max_policy_lag: Own[Whole | None] = Field(default=None, ge=0, le=MAX_STEPS)
     """Do not learn from steps of policies that are more than so many versions older than the one that is updated; null

@@ -4,51 +4,25 @@ Every round is played by the policy of `lag` updates before, as behind a slow li
 Figures are in benchmarks/README.md.
 """
 
-from collections import deque
 from functools import cache
 
 import numpy as np
 import pytest
 
 from tests.learning.statistics import chance_of_as_much_worse
-from tests.toys.balance import Balance, Ball, CartPole
-from tests.toys.playing import training
+from tests.toys.late import GAMES, curve
 
 pytestmark = [pytest.mark.learning, pytest.mark.hours, pytest.mark.timeout(1800)]
 
-GAMES: dict[str, tuple[type[CartPole] | type[Ball], float]] = {"cartpole": (CartPole, 3e-3), "ball": (Ball, 1e-3)}
-"""The game, and the learning rate."""
 SEEDS, ROUNDS, LAST = range(1, 9), 80, 10
 
 
 @cache
 def curves(name: str, trainer: str, lag: int, vtrace: bool) -> list[list[float]]:
     """Return the mean return in each round, for each seed."""
-    return [curve(name, trainer, lag, vtrace, seed) for seed in SEEDS]
-
-
-def curve(name: str, trainer: str, lag: int, vtrace: bool, seed: int) -> list[float]:
-    kind, learning_rate = GAMES[name]
-    game: Balance = kind(seed=seed)
-    trained = training(
-        game,
-        trainer=trainer,
-        seed=seed,
-        batch_size=64,
-        buffer_size=512,
-        num_epoch=4,
-        learning_rate=learning_rate,
-        vtrace=vtrace,
-    )
-    past, scores = deque[tuple[np.ndarray, int]](maxlen=lag + 1), []
-    for _ in range(ROUNDS):
-        past.append((trained.algorithm.flat_weights(), trained.algorithm.version))
-        rollout = trained.arcade.collect(*past[0])
-        trained.step += rollout.steps
-        trained.metrics = trained.algorithm.update(rollout, trained.step) or {}
-        scores.append(game.score())
-    assert trained.metrics["Policy/Lag"] == lag
-    return scores
+    return [
+        curve(name, lag=lag, seed=seed, rounds=ROUNDS, objective={"vtrace": vtrace}, trainer=trainer) for seed in SEEDS
+    ]
 
 
 def at_the_end(scores: list[list[float]]) -> list[float]:
