@@ -8,10 +8,14 @@ import torch
 from pydantic import ValidationError
 
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
+from ludus.protocol.batches import Array
+from tests.toys.balance import CartPole
+from tests.toys.playing import training
 from tests.worker.learning.algorithms.test_vtrace import NETWORKS, make, played
 from tests.worker.rollouts import equal_states
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.on_policy import OnPolicy
+from worker.trainer.health.monitor import HealthMonitor
 
 LENGTHS = (3, 9, 1, 7, 4, 8)
 """Of the segments of `played`."""
@@ -137,3 +141,30 @@ def test_a_limit_of_0_is_refused_with_threaded_collection_and_says_why(
 def test_trainers_that_replay_old_steps_have_no_such_limit() -> None:
     with pytest.raises(ValidationError, match="max_policy_lag"):
         SACConfig.model_validate({"trainer_type": "sac", "hyperparameters": {"max_policy_lag": 4}})
+
+
+def test_games_that_no_new_policy_reaches_are_reported_and_learning_goes_on_when_one_does() -> None:
+    trained = training(CartPole(), max_policy_lag=1, buffer_size=256, batch_size=64)
+    monitor = HealthMonitor(trained.arcade.config.model_copy(update={"max_steps": 10_000}), CartPole().spec)
+    first = trained.algorithm.flat_weights()
+
+    def play(weights: Array, version: int) -> None:
+        rollout = trained.arcade.collect(weights, version)
+        trained.step += rollout.steps
+        measured = trained.algorithm.update(rollout, trained.step)
+        assert measured is not None
+        monitor.experienced(rollout, trained.step)
+        monitor.updated(measured, rollout)
+        monitor.learned()
+
+    for _ in range(12):
+        play(first, 0)
+
+    assert trained.algorithm.version == 2, "the learner is never further ahead than the limit"
+    (fact,) = (fact for fact in monitor.facts if fact.code == "steps_stale")
+    assert fact.message.startswith("Nothing of the newest ")
+    assert fact.remedy.startswith("Raise hyperparameters.max_policy_lag")
+
+    play(trained.algorithm.flat_weights(), trained.algorithm.version)
+
+    assert trained.algorithm.version == 3
