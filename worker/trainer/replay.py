@@ -103,7 +103,8 @@ class Lesson:
                 continue
             rollout = parts[0].followed_by(*parts[1:])
             if isinstance(self.algorithm, OnPolicy):
-                rollout = replace(rollout, log_probs=self._log_probs(rollout))
+                versions = torch.full_like(rollout.versions, self.algorithm.version)
+                rollout = replace(rollout, log_probs=self._log_probs(rollout), versions=versions)
             self.steps += rollout.steps
             measured = self.algorithm.update(rollout, self.steps)
             if measured is None:

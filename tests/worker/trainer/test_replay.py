@@ -22,7 +22,11 @@ from worker.trainer.replay import Lesson, RecordedActions, learn
 DEMONSTRATION = f"dem_{'0' * 26}"
 REMEMBERS = {"memory": {"memory_size": 16, "sequence_length": 8}}
 SAC = {"trainer_type": "sac", "hyperparameters": {"buffer_init_steps": 256, "batch_size": 64}, "max_steps": 10_000}
-SMALL = {"trainer_type": "ppo", "hyperparameters": {"batch_size": 64, "buffer_size": 512}, "time_horizon": 32}
+SMALL: dict[str, Any] = {
+    "trainer_type": "ppo",
+    "hyperparameters": {"batch_size": 64, "buffer_size": 512},
+    "time_horizon": 32,
+}
 
 
 def recording(tmp_path: Path, listed: list[Frame], section: dict[str, Any] | None = None) -> Path:
@@ -72,6 +76,16 @@ def test_a_learner_learns_from_a_recording(tmp_path: Path, section: dict[str, An
     assert "its weights are finite" in said[-1]
     assert "drawn" not in said[-1]
     assert any(line.startswith("update 2 with") for line in said)
+
+
+def test_recorded_steps_are_not_too_old_for_a_learner_with_a_limit(tmp_path: Path) -> None:
+    section = {**SMALL, "hyperparameters": {**SMALL["hyperparameters"], "max_policy_lag": 0}}
+
+    code, said = taught(recording(tmp_path, frames(700), section))
+
+    updates = [line for line in said if line.startswith("update ")]
+    assert (code, len(updates)) == (0, 3)
+    assert all("Policy/Lag 0, Policy/Stale Share 0" in line for line in updates), updates
 
 
 def test_the_recorded_actions_are_what_is_learned_from(tmp_path: Path) -> None:

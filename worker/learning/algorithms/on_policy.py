@@ -53,7 +53,7 @@ class Loss(NamedTuple):
     terms: dict[str, Float[Tensor, ""]]
     """The measured terms, by name; `policy loss`, `value loss` and `entropy` are among them."""
     log_ratio: Float[Tensor, " N"]
-    """Of each action: log-probability by the learned policy minus the one by the policy that acted."""
+    """Of each action: log-probability by the learned policy minus the one by the policy around which it is clipped."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ Means are over its minibatches unless the line says otherwise. ML-Agents' metric
 `Policy/Continuous Entropy` (mean over columns), `Policy/Branch <i> Entropy`: where there are several of them.
 `Policy/Approximate KL`: KL(policy that acted || learned policy) in nats: `mean((ratio - 1) - log ratio)`, Schulman's
     (2020) k3.
-`Policy/Clip Fraction`: share of actions whose ratio lay outside 1 - epsilon .. 1 + epsilon.
+`Policy/Clip Fraction`: share of actions whose ratio lay outside 1 - epsilon .. 1 + epsilon. In the decoupled objective
+    both are about the policy before the update, instead of the one that acted.
 `Policy/<Signal> Value Estimate`, `Policy/<Signal> Baseline Estimate` (POCA): mean over the rollout's steps before the
     update.
 `Policy/Learning Rate`: Adam's step size in this update; `Policy/Critic Learning Rate`: the critic's, if it has its own.
