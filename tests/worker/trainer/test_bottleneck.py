@@ -181,6 +181,7 @@ def test_games_that_take_long_are_the_games(start: StartTrainer) -> None:
     found = cause_of(start, document({}), [Paced(pace=0.05), Paced(pace=0.05)])
 
     assert found.cause is BottleneckCause.GAMES, found
+    assert min(found.learner_idle or 0.0, found.collectors_idle or 0.0) > 0.5, "both sides wait for the games"
     assert found.share is not None
     assert found.share > 0.7
     assert "for a step" in found.message
@@ -213,6 +214,9 @@ def test_many_epochs_are_the_learner(start: StartTrainer) -> None:
     found = cause_of(start, document({"num_epoch": 300, "batch_size": 64}), [Paced(), Paced()])
 
     assert found.cause is BottleneckCause.LEARNER, found
+    assert found.learner_idle is not None
+    assert found.collectors_idle is not None
+    assert found.learner_idle < 0.3 < 0.5 < found.collectors_idle, "one side waits for the other"
     assert found.advice is not None
     assert "threaded: true" in found.advice
 
