@@ -216,7 +216,8 @@ def test_many_epochs_are_the_learner(start: StartTrainer) -> None:
     assert found.cause is BottleneckCause.LEARNER, found
     assert found.learner_idle is not None
     assert found.collectors_idle is not None
-    assert found.learner_idle < 0.3 < 0.5 < found.collectors_idle, "one side waits for the other"
+    assert found.learner_idle < 0.3, "the learner does not wait"
+    assert found.collectors_idle > 0.5, "the collectors wait for it"
     assert found.advice is not None
     assert "threaded: true" in found.advice
 
