@@ -45,7 +45,7 @@ GAMES = (
 )
 
 WITHOUT_A_BAR = {"pong"}
-"""Presets that take hours, and that nobody has seen learn yet: tests/learning/test_envpool.py."""
+"""Presets with a bar of their own, which take an hour: tests/learning/test_envpool.py."""
 
 
 @pytest.fixture(scope="module")
