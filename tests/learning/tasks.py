@@ -284,6 +284,20 @@ TASKS: tuple[Task, ...] = (
         peer={"algorithm": "sac", "learning_rate": 1e-3},
     ),
     Task(
+        name="pendulum-td3",
+        env_id="Pendulum-v1",
+        behavior={**_sac(steps=20_000, rate=1e-3, gamma=0.99, init_steps=100), "trainer_type": "td3"},
+        bar=-180.0,
+        environments=1,
+    ),
+    Task(
+        name="pendulum-tqc",
+        env_id="Pendulum-v1",
+        behavior={**_sac(steps=20_000, rate=1e-3, gamma=0.99, init_steps=100), "trainer_type": "tqc"},
+        bar=-180.0,
+        environments=1,
+    ),
+    Task(
         name="cartpole-sac",
         env_id="CartPole-v1",
         behavior=_sac(

@@ -6,8 +6,7 @@ from pydantic import Field, field_validator
 
 from ludus.config.hyperparameters import MAX_STEPS, OffPolicyHyperparameters
 from ludus.config.imitation import BehavioralCloningConfig
-from ludus.config.network import NetworkSettings
-from ludus.config.trainer import OffPolicyConfig, amendable
+from ludus.config.trainer import MemorylessConfig, amendable
 from ludus.config.values import Flag, Own, Real, Schedule, Whole, config_error
 
 
@@ -49,7 +48,7 @@ class DQNHyperparameters(OffPolicyHyperparameters):
     """
 
 
-class DQNConfig(OffPolicyConfig):
+class DQNConfig(MemorylessConfig):
     """One behavior with discrete actions, trained by DQN (Ludus' own: ML-Agents has it as an example of a plug-in)."""
 
     head: ClassVar[str] = "epsilon_greedy"
@@ -60,17 +59,6 @@ class DQNConfig(OffPolicyConfig):
     )
     trainer_type: Own[Literal["dqn"]] = "dqn"
     hyperparameters: DQNHyperparameters = DQNHyperparameters()
-
-    @field_validator("network_settings")
-    @classmethod
-    def _no_memory(cls, network_settings: NetworkSettings) -> NetworkSettings:
-        if network_settings.memory is None:
-            return network_settings
-        raise config_error(
-            "contradiction",
-            "trainer_type dqn has no memory; remove network_settings.memory, or take trainer_type sac or ppo",
-            at="network_settings.memory",
-        )
 
     @field_validator("behavioral_cloning")
     @classmethod

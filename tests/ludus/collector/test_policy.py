@@ -1,5 +1,6 @@
 """The policies that act, alone and several at once, against the actor that learns."""
 
+import math
 import subprocess
 import sys
 from dataclasses import astuple
@@ -345,6 +346,27 @@ def test_without_onnx_runtime_the_refusal_names_the_extra(monkeypatch: pytest.Mo
 
     assert refused.value.code == "onnxruntime_missing"
     make_pair(OTHERS["memory"])
+
+
+def test_actions_of_a_deterministic_policy_have_noise_of_the_published_deviation_and_stay_in_their_range() -> None:
+    spec = make_spec(continuous=2)
+    actor = make_actor(Kind(spec, {}, "gaussian_noise"))
+    with torch.no_grad():
+        actor.head.weight.zero_()
+        actor.head.bias.copy_(torch.tensor([0.5, 20.0]))
+        actor.head_parameters()["noise_log_sigma"].fill_(math.log(0.1))
+    policy = POLICIES.policy(spec, NetworkSettings(hidden_units=16), "gaussian_noise")
+    policy.load(actor.flatten())
+
+    acted = policy.act([np.zeros((40_000, 4), np.float32)], None, None, np.random.default_rng(1))
+
+    first, second = acted.continuous_env.T
+    assert first.mean() == pytest.approx(math.tanh(0.5), abs=0.002)
+    assert first.std() == pytest.approx(0.1, abs=0.002)
+    # tanh(20) is 1: half of the samples lie beyond the range, and are its end
+    assert second.max() == 1.0
+    assert np.mean(second == 1.0) == pytest.approx(0.5, abs=0.01)
+    np.testing.assert_array_equal(acted.continuous_sample, acted.continuous_env)
 
 
 def test_epsilon_of_the_choices_are_random_among_the_allowed_and_each_branch_explores_by_itself() -> None:
