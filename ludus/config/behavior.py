@@ -63,6 +63,18 @@ class POCAConfig(ReinforcementConfig):
 
     @field_validator("network_settings")
     @classmethod
+    def _ordinary_layers(cls, network_settings: NetworkSettings) -> NetworkSettings:
+        if network_settings.hidden_type == "dense":
+            return network_settings
+        raise config_error(
+            "contradiction",
+            f"trainer_type poca's critic has no hidden_type {network_settings.hidden_type}; remove "
+            "network_settings.hidden_type, or take trainer_type ppo",
+            at="network_settings.hidden_type",
+        )
+
+    @field_validator("network_settings")
+    @classmethod
     def _heads_fit(cls, network_settings: NetworkSettings) -> NetworkSettings:
         units = network_settings.hidden_units
         if not units % ATTENTION_HEADS:

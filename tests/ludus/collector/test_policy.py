@@ -19,7 +19,7 @@ from ludus.collector.policy import ActingPolicy, NetworkPolicy, Policy, StackedA
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from tests.worker.learning.networks.kinds import KINDS, OTHERS, PLAIN, Kind, graph_of, make_actor, remember, see
+from tests.worker.learning.networks.kinds import KINDS, NORMED, OTHERS, PLAIN, Kind, graph_of, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_masks
 from worker.collectors.acting import POLICIES
 from worker.learning.functional.distributions import branch_bounds, masked_logits
@@ -239,7 +239,7 @@ def test_the_noise_that_is_given_drives_the_columns_and_takes_nothing_from_the_g
 def test_actors_that_see_vectors_alone_act_in_numpy_and_all_others_with_onnx_runtime(name: str) -> None:
     _, policy = make_pair(KINDS[name])
 
-    in_numpy = name in PLAIN or name in {"memory", "memory, squashed"}
+    in_numpy = name in {*PLAIN, *NORMED, "memory", "memory, squashed", "layer norm and memory", "simba and memory"}
     assert type(policy).__name__ == ("ActingPolicy" if in_numpy else "NetworkPolicy")
     assert policy.memory_size == (12 if "memory" in KINDS[name].settings else 0)
     assert set(OTHERS) | set(PLAIN) == set(KINDS)
@@ -419,6 +419,8 @@ SEVERAL = {
     "squashed-hybrid": (VECTORS, HYBRID, DETERMINISTIC, "squashed"),
     "recurrent": (VECTORS, HYBRID, RECURRENT, "gaussian"),
     "recurrent-squashed": (VECTORS, CONTINUOUS, RECURRENT, "squashed"),
+    "layer-norm": (VECTORS, HYBRID, DETERMINISTIC.model_copy(update={"hidden_type": "layer_norm"}), "gaussian"),
+    "simba": (VECTORS, HYBRID, DETERMINISTIC.model_copy(update={"hidden_type": "simba"}), "gaussian"),
     "picture": (PICTURE, DISCRETE, DETERMINISTIC, "gaussian"),
     "entities": (ENTITIES, HYBRID, DETERMINISTIC, "gaussian"),
 }

@@ -1,5 +1,5 @@
 """Twin Delayed Deep Deterministic policy gradient: a deterministic policy and two critics, from a replay buffer
-(Fujimoto, van Hoof & Meger 2018, https://arxiv.org/abs/1802.09477, algorithm 1).
+(Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, algorithm 1).
 
 Each gradient step draws transitions (s, a, r, s') and lets, with `y` frozen,
 

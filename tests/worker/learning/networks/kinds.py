@@ -46,7 +46,22 @@ PLAIN = {
     "epsilon greedy": Kind(make_spec(observations=(3, 2), branches=(3, 2)), {"normalize": True}, "epsilon_greedy"),
     "noisy": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}, "gaussian_noise"),
 }
+NORMED = {
+    "layer norm": Kind(make_spec(observations=(3, 2), **BOTH), {"hidden_type": "layer_norm", "normalize": True}),
+    "layer norm, one layer": Kind(make_spec(**BOTH), {"hidden_type": "layer_norm", "num_layers": 1}),
+    "simba": Kind(
+        make_spec(observations=(3, 2), continuous=2),
+        {"hidden_type": "simba", "normalize": True, "activation": "relu"},
+        head="squashed",
+    ),
+    "simba, epsilon greedy": Kind(make_spec(branches=(3, 2)), {"hidden_type": "simba"}, "epsilon_greedy"),
+}
 OTHERS = {
+    **NORMED,
+    "layer norm and memory": Kind(make_spec(observations=(3, 2), **BOTH), {"hidden_type": "layer_norm", **MEMORY}),
+    "simba and memory": Kind(make_spec(observations=(3, 2), **BOTH), {"hidden_type": "simba", **MEMORY}),
+    "picture, layer norm": Kind(make_spec(observations=(PICTURE, 3), **BOTH), {"hidden_type": "layer_norm"}),
+    "picture, simba": Kind(make_spec(observations=(PICTURE, 3), **BOTH), {"hidden_type": "simba", "normalize": True}),
     **{
         f"picture {encoder}": Kind(make_spec(observations=(shape,), branches=(3,)), {"vis_encode_type": encoder})
         for encoder, shape in {
