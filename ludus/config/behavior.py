@@ -49,7 +49,7 @@ class SACConfig(OffPolicyConfig):
     """One behavior, trained by SAC."""
 
     head: ClassVar[str] = "squashed"
-    amendable: ClassVar[frozenset[str]] = amendable("tau")
+    amendable: ClassVar[frozenset[str]] = amendable("tau", "reset_interval")
     trainer_type: Literal["sac"] = "sac"
     hyperparameters: SACHyperparameters = SACHyperparameters()
 

@@ -149,6 +149,12 @@ class OffPolicyHyperparameters(_Buffered):
     """Fraction by which the target network moves towards the network per gradient step; larger is faster and less
     stable. Typical: 0.005 to 0.01.
     """
+    reset_interval: Own[Whole | None] = Field(default=None, ge=1, le=MAX_STEPS)
+    """Gradient steps after which networks, optimizers and entropy coefficients begin anew, while the replay buffer
+    stays (Nikishin et al. 2022); null = never. For `steps_per_update` below 1, where networks learn the first steps so
+    well that they hardly learn later ones. Returns fall at each reset; let the last one be long before `max_steps`.
+    Typical: 20,000 to 200,000.
+    """
 
 
 class SACHyperparameters(OffPolicyHyperparameters):

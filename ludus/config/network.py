@@ -56,9 +56,9 @@ class NetworkSettings(Extensible):
     hidden_type: Own[HiddenType] = "dense"
     """Form of the hidden layers: `dense` = as in ML-Agents; `layer_norm` = each is normalised before its activation (Ba
     et al. 2016); `simba` = `num_layers` residual blocks with normalised inputs, whose hidden layers are 4 x
-    `hidden_units` wide (Lee et al. 2024; with `normalize: true` and `activation: relu` as there). With `sac`, `tqc`,
-    `td3` and `dqn` the last two often learn control in fewer steps; an update then takes longer. Not with `poca`, nor
-    where goals make the weights.
+    `hidden_units` wide (Lee et al. 2024; with `normalize: true` and `activation: relu` as there). The last two are
+    reported to need fewer steps in control tasks, with trainers that learn from a replay buffer; an update takes
+    longer. Not with `poca`, nor where goals make the weights.
     """
     vis_encode_type: Literal["fully_connected", "match3", "simple", "nature_cnn", "resnet"] = "simple"
     """Encoder of images: one dense layer, convolutions for boards, two convolutions, three (Mnih et al. 2015), or

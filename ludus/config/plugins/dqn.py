@@ -55,7 +55,7 @@ class DQNConfig(MemorylessConfig):
     implementation: ClassVar[str] = "worker.learning.plugins.dqn:DQN"
     amendable: ClassVar[frozenset[str]] = amendable(
         *("exploration_schedule", "exploration_initial_eps", "exploration_final_eps", "exploration_steps"),
-        *("tau", "target_update_interval", "importance_exponent"),
+        *("tau", "reset_interval", "target_update_interval", "importance_exponent"),
     )
     trainer_type: Own[Literal["dqn"]] = "dqn"
     hyperparameters: DQNHyperparameters = DQNHyperparameters()

@@ -39,7 +39,8 @@ class TD3Config(MemorylessConfig):
     head: ClassVar[str] = "gaussian_noise"
     implementation: ClassVar[str] = "worker.learning.plugins.td3:TD3"
     amendable: ClassVar[frozenset[str]] = amendable(
-        "tau", "exploration_sigma", "initial_exploration_sigma", "policy_delay", "target_noise", "target_noise_clip"
+        *("tau", "reset_interval", "exploration_sigma", "initial_exploration_sigma"),
+        *("policy_delay", "target_noise", "target_noise_clip"),
     )
     trainer_type: Own[Literal["td3"]] = "td3"
     hyperparameters: TD3Hyperparameters = TD3Hyperparameters()

@@ -42,6 +42,6 @@ class TQCConfig(MemorylessConfig):
 
     head: ClassVar[str] = "squashed"
     implementation: ClassVar[str] = "worker.learning.plugins.tqc:TQC"
-    amendable: ClassVar[frozenset[str]] = amendable("tau", "dropped_quantiles")
+    amendable: ClassVar[frozenset[str]] = amendable("tau", "reset_interval", "dropped_quantiles")
     trainer_type: Own[Literal["tqc"]] = "tqc"
     hyperparameters: TQCHyperparameters = TQCHyperparameters()

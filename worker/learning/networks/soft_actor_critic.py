@@ -190,6 +190,10 @@ class SoftActorCritic:
             [("log_coefficients", self.log_coefficients)],
         ]
 
+    def all_parameters(self) -> list[nn.Parameter]:
+        """Return all parameters, those of the target included."""
+        return [*self.actor.parameters(), *self.critics.parameters(), self.log_coefficients]
+
     def actions(
         self, head: Float[Tensor, "R H"], masks: Bool[Tensor, "R M"] | None, noise: Float[Tensor, "R C"] | None
     ) -> PolicyActions:

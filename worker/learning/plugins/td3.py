@@ -34,7 +34,8 @@ Stats are in `TD3.term_names`, guards in `off_policy`. Dimensions as in `worker.
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -96,13 +97,20 @@ class TD3(OffPolicyAlgorithm):
         device: torch.device,
         seed: int,
         signals: SignalSet,
-        expert: DemonstrationBuffer | None = None,  # noqa: ARG002  (a configuration with cloning is refused)
+        expert: DemonstrationBuffer | None = None,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        assert expert is None, "the configuration refuses behavioral_cloning"
         self.generator = torch.Generator().manual_seed(seed)
-        self.model = model = DeterministicActorCritic(
-            spec, config.network_settings, len(signals), head=config.head, generator=self.generator
-        ).to(device)
+        self._build = partial(
+            DeterministicActorCritic,
+            spec,
+            config.network_settings,
+            len(signals),
+            head=config.head,
+            generator=self.generator,
+        )
+        self.model = model = self._build().to(device)
         self.actor = model.actor
         self._log_sigma = model.actor.head_parameters()["noise_log_sigma"]
         """(C,): with the actor's weights it is published to collectors."""
@@ -140,6 +148,10 @@ class TD3(OffPolicyAlgorithm):
                 self._policy_terms,
             ],
         )
+
+    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
+        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         """Store a round and take the gradient steps that are due; see `OffPolicyAlgorithm.update`."""

@@ -29,6 +29,8 @@ target.
 """
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -78,10 +80,11 @@ class TQC(OffPolicyAlgorithm):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         hyper, network = config.hyperparameters, config.network_settings
         self.generator = torch.Generator().manual_seed(seed)
-        self.actor = Actor(spec, network, self.generator, head=config.head).to(device)
-        self.critics = ActionValues(
-            spec, network, len(signals), self.generator, count=hyper.critics, outputs=hyper.quantiles
-        ).to(device)
+        self._build_actor = partial(Actor, spec, network, self.generator, head=config.head)
+        self._build_critics = partial(
+            ActionValues, spec, network, len(signals), self.generator, count=hyper.critics, outputs=hyper.quantiles
+        )
+        self.actor, self.critics = self._build_actor().to(device), self._build_critics().to(device)
         self.columns = spec.actions.continuous_size
         self.log_coefficient = nn.Parameter(torch.tensor(math.log(hyper.init_entcoef), device=device))
         self.fractions = (torch.arange(hyper.quantiles, device=device) + 0.5) / hyper.quantiles
@@ -122,6 +125,12 @@ class TQC(OffPolicyAlgorithm):
             },
             changed=[self.optimizer, *self.critics.targets.parameters()],
         )
+
+    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
+        yield from zip(self.actor.parameters(), self._build_actor().parameters(), strict=True)
+        yield from zip(self.critics.parameters(), self._build_critics().parameters(), strict=True)
+        yield self.log_coefficient, torch.tensor(self.config.hyperparameters.init_entcoef).log()
 
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step of everything; return the terms of `term_names`."""
