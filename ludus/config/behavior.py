@@ -31,7 +31,7 @@ from ludus.plugins import Kind, installed, load_all, refused
 
 _ON_POLICY: Final = (
     *("beta", "beta_schedule", "epsilon", "epsilon_schedule", "lambd", "num_epoch", "max_grad_norm"),
-    *("clip_value_loss", "vtrace"),
+    *("clip_value_loss", "vtrace", "target_kl"),
 )
 ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""

@@ -17,6 +17,7 @@ Means are over its minibatches unless the line says otherwise. ML-Agents' metric
     update.
 `Policy/Learning Rate`: Adam's step size in this update; `Policy/Critic Learning Rate`: the critic's, if it has its own.
 `Policy/Epsilon`, `Policy/Beta`: clip range, and weight of the entropy, in this update.
+`Policy/Minibatches`: minibatches of this update; with `target_kl` only, which may end it early.
 `Policy/Lag`: mean number of published versions between the policy that acted on a step and the one that is updated.
 `Policy/<Signal> Reward`: mean, over the episodes that ended in the rollout, of the summed reward after strength; not
     without an episode, and of the extrinsic signal in POCA only: else its episodes are measured where they are played.
@@ -96,8 +97,7 @@ class PolicyCheck(NumericCheck):
             "Policy/Clip Fraction": clip_fraction(log_ratios, epsilon, real),
             "Losses/Explained Variance": explained_variance(batch.values, batch.returns),
         }
-        estimates = [f"Policy/{title(name)} Value Estimate" for name in names]
-        metrics |= dict(zip(estimates, batch.values.mean(0).unbind(), strict=True))
+        metrics = dict(zip(value_estimates(names), batch.values.mean(0).unbind(), strict=True)) | metrics
         valid = self.is_valid() & finite & kl.isfinite()
         scalars = torch.stack([valid.float(), *metrics.values()]).double()
         copied = torch.cat([scalars, episodes.reshape(-1)]).cpu().numpy()
@@ -113,6 +113,11 @@ class PolicyCheck(NumericCheck):
         if not any(ratios) or (terms is not None and (terms.minibatch or 0) < ratios.index(True)):
             return terms
         return Diverged("ratio of probabilities", ratios.index(True))
+
+
+def value_estimates(names: Sequence[str]) -> list[str]:
+    """Return the names of the metrics of mean values, one for each signal."""
+    return [f"Policy/{title(name)} Value Estimate" for name in names]
 
 
 def entropies(
