@@ -286,14 +286,14 @@ TASKS: tuple[Task, ...] = (
     Task(
         name="pendulum-td3",
         env_id="Pendulum-v1",
-        behavior={**_sac(steps=20_000, rate=1e-3, gamma=0.99, init_steps=100), "trainer_type": "td3"},
+        behavior=yaml.safe_load(read_preset("pendulum_td3"))["behaviors"]["Pendulum"],
         bar=-180.0,
         environments=1,
     ),
     Task(
         name="pendulum-tqc",
         env_id="Pendulum-v1",
-        behavior={**_sac(steps=20_000, rate=1e-3, gamma=0.99, init_steps=100), "trainer_type": "tqc"},
+        behavior=yaml.safe_load(read_preset("pendulum_tqc"))["behaviors"]["Pendulum"],
         bar=-180.0,
         environments=1,
     ),

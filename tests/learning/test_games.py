@@ -44,7 +44,7 @@ GAMES = (
     Game("stars", 0.0, 8.0, 60_000),
 )
 
-WITHOUT_A_BAR = {"pong"}
+WITHOUT_A_BAR = {"pong", "walker_walk"}
 """Presets that take hours, and that nobody has seen learn yet: tests/learning/test_envpool.py."""
 
 
