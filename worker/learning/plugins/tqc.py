@@ -120,7 +120,7 @@ class TQC(OffPolicyAlgorithm):
                 "generator": self.generator,
                 "actor": self.actor,
                 "critics": self.critics,
-                "log_coefficient": self.log_coefficient,
+                "log_coefficients": self.log_coefficient,
                 "optimizer": self.optimizer,
             },
             changed=[self.optimizer, *self.critics.targets.parameters()],

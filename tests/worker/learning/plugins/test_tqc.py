@@ -158,7 +158,7 @@ def test_an_update_that_diverges_is_taken_back() -> None:
         tqc.update(random_round(SPEC, rng, observations=[np.full((16, 1), np.inf)], episodes=[1] * 3), 32)
 
     after = tqc.state_dict()
-    for name in ("actor", "critics", "log_coefficient", "optimizer", "version"):
+    for name in ("actor", "critics", "log_coefficients", "optimizer", "version"):
         assert equal_states(before[name], after[name]), name
 
 
