@@ -22,40 +22,36 @@ Sections = Mapping[str, FloatArray]
 
 def hidden_layers(layout: BodyLayout, sections: Sections) -> Function:
     """Return the function from vectors, `(B, O)`, to the features, `(B, U)`."""
-    activate = numpy_function(layout.activation)
-    layers = range(layout.num_layers)
-    if layout.hidden_type == "dense":
-        return partial(
-            dense, layers=[linear(sections, f"body.hidden.layers.{layer}") for layer in layers], activate=activate
-        )
-    if layout.hidden_type == "layer_norm":
-        pairs = [
-            (linear(sections, f"body.hidden.layers.{layer}"), norm(sections, f"body.hidden.norms.{layer}"))
-            for layer in layers
+    activate, numbers = numpy_function(layout.activation), range(layout.num_layers)
+    if layout.hidden_type == "simba":
+        embedding, last = linear(sections, "body.hidden.embedding"), norm(sections, "body.hidden.norm")
+        blocks = [
+            (
+                norm(sections, f"body.hidden.blocks.{block}.norm"),
+                linear(sections, f"body.hidden.blocks.{block}.widening"),
+                linear(sections, f"body.hidden.blocks.{block}.narrowing"),
+            )
+            for block in numbers
         ]
-        return lambda vectors: _normed(vectors, pairs, activate)
-    blocks = [
-        (
-            norm(sections, f"body.hidden.blocks.{block}.norm"),
-            linear(sections, f"body.hidden.blocks.{block}.widening"),
-            linear(sections, f"body.hidden.blocks.{block}.narrowing"),
-        )
-        for block in layers
-    ]
-    embedding, last = linear(sections, "body.hidden.embedding"), norm(sections, "body.hidden.norm")
-    return lambda vectors: last(_residual(dense(vectors, [embedding]), blocks, activate))
 
+        def residual(vectors: FloatArray) -> FloatArray:
+            hidden = dense(vectors, [embedding])
+            for normalize, widening, narrowing in blocks:
+                hidden += dense(dense(normalize(hidden), [widening], activate), [narrowing])
+            return last(hidden)
 
-def _normed(inputs: FloatArray, pairs: list[tuple[Linear, Function]], activate: Function) -> FloatArray:
-    for layer, normalize in pairs:
-        inputs = activate(normalize(dense(inputs, [layer])))
-    return inputs
+        return residual
+    layers = [linear(sections, f"body.hidden.layers.{layer}") for layer in numbers]
+    if layout.hidden_type == "layer_norm":
+        pairs = [(layer, norm(sections, f"body.hidden.norms.{index}")) for index, layer in enumerate(layers)]
 
+        def normed(vectors: FloatArray) -> FloatArray:
+            for layer, normalize in pairs:
+                vectors = activate(normalize(dense(vectors, [layer])))
+            return vectors
 
-def _residual(inputs: FloatArray, blocks: list[tuple[Function, Linear, Linear]], activate: Function) -> FloatArray:
-    for normalize, widening, narrowing in blocks:
-        inputs = inputs + dense(dense(normalize(inputs), [widening], activate), [narrowing])
-    return inputs
+        return normed
+    return partial(dense, layers=layers, activate=activate)
 
 
 def linear(sections: Sections, name: str) -> Linear:
