@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,12 @@ def train(
     *,
     until: float | None = None,
     seconds: float = 240.0,
+    arguments: Sequence[str] = (),
 ) -> Outcome:
     """Train to the end with `simulators` processes of `environments` environments of a game, as in `ludus simulate`.
 
     A game without the name of an adapter is an id of Gymnasium. `until` is a mean return at which the trainer is asked
-    to stop, with a checkpoint.
+    to stop, with a checkpoint. `arguments` are further ones of `ludus simulate`.
     """
     scratch.mkdir(parents=True)
     config = scratch / "config.yaml"
@@ -82,7 +83,7 @@ def train(
                 match message["type"]:
                     case "listening":
                         address = message["endpoints"][0]["address"]
-                        players.enter_context(_players(address, game, environments, simulators))
+                        players.enter_context(_players(address, game, environments, simulators, arguments))
                     case "event" if message["name"] == "behavior_admitted":
                         begin = time.time()
                     case "metrics":
@@ -130,11 +131,11 @@ def play(model: Path, env_id: str, episodes: int, seed: int = 1000) -> float:
 
 
 @contextlib.contextmanager
-def _players(address: str, game: str, environments: int, simulators: int) -> Iterator[None]:
+def _players(address: str, game: str, environments: int, simulators: int, arguments: Sequence[str]) -> Iterator[None]:
     player = subprocess.Popen(
         [
             *(*LUDUS, "simulate", game if ":" in game else f"gymnasium:{game}", "--run", "alone", "--server", address),
-            *("--count", str(simulators), "--envs", str(environments)),
+            *("--count", str(simulators), "--envs", str(environments), *arguments),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -89,6 +89,8 @@ class ContinuousHead(Protocol):
 
     outputs: ClassVar[int]
     """Columns of the last layer for each action."""
+    explores: ClassVar[bool]
+    """Whether chance serves exploration alone: exported models then take the mean always."""
 
     def parameters(self, size: int) -> tuple[Parameter, ...]:
         """Return the parameters for `size` actions."""
@@ -141,6 +143,7 @@ class Gaussian:
     """
 
     outputs: ClassVar[int] = 1
+    explores: ClassVar[bool] = False
 
     def parameters(self, size: int) -> tuple[Parameter, ...]:
         """Return `log_sigma`, one for each column."""
@@ -175,6 +178,7 @@ class Squashed:
     """
 
     outputs: ClassVar[int] = 2
+    explores: ClassVar[bool] = False
 
     def parameters(self, size: int) -> tuple[Parameter, ...]:
         """Return none."""

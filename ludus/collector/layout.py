@@ -4,11 +4,11 @@
 the actions. Specs that no network handles are refused (`ludus.collector.spec_checks`).
 
 A layout is *dense* where every observation is a float32 vector and no hypernetwork is needed: collectors act in numpy
-then (`ludus.collector.policy`). It is *plain* if it has no memory either: learners then have derivatives by hand
-(`worker.learning.fast`). The flat vector of a dense actor follows `ActorLayout.sections`:
+then (`ludus.collector.policy`). It is *plain* if it has neither memory nor layer norms: learners then have derivatives
+by hand (`worker.learning.fast`). The flat vector of a dense actor follows `ActorLayout.sections`:
 
     normalizer mean (O), normalizer standard deviation (O)      only with `normalize`
-    hidden layers: weight (out, in), bias (out) of each
+    hidden layers: weight (out, in), bias (out) of each           others with layer norms: `BodyLayout.hidden_sections`
     LSTM: weights (4 U, in), (4 U, U), two biases (4 U)         only with memory
     head weight (H, features), head bias (H)                    outputs for continuous columns, then for choices
     parameters of the head, as log_sigma (C)                    see `ludus.collector.heads`
@@ -28,13 +28,17 @@ from typing import ClassVar
 
 from ludus.collector.activations import FloatArray
 from ludus.collector.heads import Head, Squashed, head_of
-from ludus.collector.spec_checks import ObservationKind, check_actions, check_observations, is_goal
+from ludus.collector.spec_checks import ObservationKind, UnsupportedSpec, check_actions, check_observations, is_goal
 from ludus.config.encoder import EncoderConfig
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec, ObservationSpec
 
 NORMALIZED_LIMIT = 5.0
 """Normalised vectors are clipped to `[-NORMALIZED_LIMIT, NORMALIZED_LIMIT]`, as in ML-Agents."""
+NORM_EPSILON = 1e-5
+"""Added to the variance in layer norms."""
+EXPANSION = 4
+"""Width of the hidden layer of a residual block, in widths of the block."""
 Section = tuple[str, tuple[int, ...]]
 """A part of a flat vector: its name and shape."""
 
@@ -63,6 +67,8 @@ class BodyLayout:
     """Hidden layers; at least one is built (ML-Agents' `LinearEncoder`)."""
     activation: str
     """Of the hidden layers (`ludus.collector.activations`)."""
+    hidden_type: str
+    """The form of the hidden layers: `network_settings.hidden_type`."""
     normalize: bool
     """Whether vectors are normalised; false where there are none."""
     visual_encoder: str | EncoderConfig
@@ -79,16 +85,22 @@ class BodyLayout:
         encoder, name = settings.encoder, settings.vis_encode_type
         size = 1 if encoder is None else encoder.minimum_size
         kinds = check_observations(observations, behavior, name, hyper=hyper, minimum_size=size)
+        conditioned = hyper and any(map(is_goal, observations))
+        if conditioned and settings.hidden_type != "dense":
+            message = f"goals make the weights of its hidden layers, which hidden_type {settings.hidden_type} does not "
+            message += "support; set network_settings.goal_conditioning_type: none, or hidden_type: dense"
+            raise UnsupportedSpec(behavior, "hidden_type_unsupported", message)
         return cls(
             observations=tuple(observations),
             kinds=kinds,
             hidden_units=settings.hidden_units,
             num_layers=max(settings.num_layers, 1),
             activation=settings.activation,
+            hidden_type=settings.hidden_type,
             normalize=settings.normalize and ObservationKind.VECTOR in kinds,
             visual_encoder=name if encoder is None else encoder,
             memory_size=0 if settings.memory is None else settings.memory.memory_size,
-            conditioned=hyper and any(map(is_goal, observations)),
+            conditioned=conditioned,
         )
 
     def of_kind(self, kind: ObservationKind) -> tuple[int, ...]:
@@ -112,13 +124,30 @@ class BodyLayout:
 
     @property
     def plain(self) -> bool:
-        """Whether there are float32 vectors only, no memory and no hypernetwork."""
-        return self.dense and not self.memory_size
+        """Whether there are float32 vectors only, no memory, no hypernetwork and no layer norms."""
+        return self.dense and not self.memory_size and self.hidden_type == "dense"
 
     @property
     def features(self) -> int:
         """Width of the output of the body: half of the memory if there is one, else the hidden units."""
         return self.memory_size // 2 if self.memory_size else self.hidden_units
+
+    def hidden_sections(self) -> Iterator[Section]:
+        """Yield the name and shape of each part of the hidden layers of a dense actor, in order."""
+        units, layers = self.hidden_units, range(self.num_layers)
+        if self.hidden_type == "simba":
+            yield from _linear("body.hidden.embedding", self.vector_size, units)
+            for block in layers:
+                yield from _norm(f"body.hidden.blocks.{block}.norm", units)
+                yield from _linear(f"body.hidden.blocks.{block}.widening", units, EXPANSION * units)
+                yield from _linear(f"body.hidden.blocks.{block}.narrowing", EXPANSION * units, units)
+            yield from _norm("body.hidden.norm", units)
+            return
+        for layer, widths in enumerate(pairwise([self.vector_size, *[units] * self.num_layers])):
+            yield from _linear(f"body.hidden.layers.{layer}", *widths)
+        if self.hidden_type == "layer_norm":
+            for layer in layers:
+                yield from _norm(f"body.hidden.norms.{layer}", units)
 
     def is_goal(self, index: int) -> bool:
         """Return whether an observation is a goal that conditions the network."""
@@ -161,7 +190,7 @@ class ActorLayout:
 
     @property
     def plain(self) -> bool:
-        """Whether there are float32 vectors only, no memory and no hypernetwork."""
+        """Whether there are float32 vectors only, no memory, no hypernetwork and no layer norms."""
         return self.body.plain
 
     @property
@@ -186,8 +215,7 @@ class ActorLayout:
         if body.normalize:
             yield "normalizer.mean", (body.vector_size,)
             yield "normalizer.std", (body.vector_size,)
-        for layer, widths in enumerate(pairwise([body.vector_size, *[body.hidden_units] * body.num_layers])):
-            yield from _linear(f"body.hidden.layers.{layer}", *widths)
+        yield from body.hidden_sections()
         if body.memory_size:
             gates = 4 * body.features
             yield "body.memory.input_weight", (gates, body.hidden_units)
@@ -211,6 +239,11 @@ class ActorLayout:
 def _linear(name: str, inputs: int, outputs: int) -> Iterator[Section]:
     yield f"{name}.weight", (outputs, inputs)
     yield f"{name}.bias", (outputs,)
+
+
+def _norm(name: str, size: int) -> Iterator[Section]:
+    yield f"{name}.weight", (size,)
+    yield f"{name}.bias", (size,)
 
 
 def split(sections: Iterable[Section], flat: FloatArray) -> dict[str, FloatArray]:

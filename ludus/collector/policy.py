@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ludus.collector.acted import Acted
 from ludus.collector.activations import HALF, FloatArray, numpy_function
 from ludus.collector.heads import FORBIDDEN, NUMPY
+from ludus.collector.hidden_layers import Layers, dense, hidden_layers, linear
 from ludus.collector.layout import NORMALIZED_LIMIT, ActorLayout, NetworkGraph, split
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.network import NetworkSettings
@@ -33,8 +34,6 @@ from ludus.protocol.spec import BehaviorSpec
 
 Observations = Sequence[NDArray[np.generic]]
 Masks = NDArray[np.bool_] | NDArray[np.uint8] | None
-Layers = list[tuple[FloatArray, FloatArray]]
-"""Weights `(in, out)` and biases `(1, out)`; of `P` policies with a first dimension of `P`."""
 Rows = NDArray[np.intp]
 EXTRA: Final = "play"
 """The extra of this package that has ONNX Runtime."""
@@ -113,25 +112,26 @@ class ActingPolicy(Network):
         self.flat_size = self.layout.flat_size
         self.memory_size = self.layout.memory_size
         self.parameters = {}
-        self._activate = numpy_function(self.layout.body.activation)
-        self._layers: Layers = []
+        self._hidden: Callable[[FloatArray], FloatArray]
+        self._head: Layers = []
         self._memory: Memory | None = None
 
     def load(self, flat: FloatArray) -> None:
         """Take a copy of the weights; the buffer may change afterwards."""
         check_size(flat, self.flat_size)
-        self.parameters, self._layers = layers_of(self.layout, np.array(flat, dtype=np.float32))
+        self.parameters = split(self.layout.sections(), np.array(flat, dtype=np.float32))
+        self._hidden = hidden_layers(self.layout.body, self.parameters)
+        self._head = [linear(self.parameters, "head")]
         self._memory = Memory(self.parameters) if self.memory_size else None
 
     def forward(self, observations: Observations, memory: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
         """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
         mean, std = self.parameters.get("normalizer.mean"), self.parameters.get("normalizer.std")
         vectors = joined_vectors(observations, mean, std)
-        *body, head = self._layers
-        features, after = dense(vectors, body, self._activate), None
+        features, after = self._hidden(vectors), None
         if self._memory is not None:
             features, after = self._memory(features, memory)
-        return dense(features, [head]), after
+        return dense(features, self._head), after
 
 
 class Memory:
@@ -269,7 +269,9 @@ class StackedActing:
 
     def load(self, weights: Sequence[FloatArray]) -> None:
         """Take copies of the flat weights of `P` policies."""
-        sections, self._layers = layers_of(self.layout, np.stack(weights))
+        sections = split(self.layout.sections(), np.stack(weights))
+        names = [*(f"body.hidden.layers.{layer}" for layer in range(self.layout.body.num_layers)), "head"]
+        self._layers = [linear(sections, name) for name in names]
         self._sections = {name: part for name, part in sections.items() if not name.endswith((".weight", ".bias"))}
 
     def act(
@@ -398,19 +400,6 @@ def check_size(flat: FloatArray, size: int) -> None:
         raise ValueError(f"expected {size} weights, got an array of shape {flat.shape}")
 
 
-def layers_of(layout: ActorLayout, flat: FloatArray) -> tuple[dict[str, FloatArray], Layers]:
-    """Return the parts of the flat vector, `(n,)`, of an actor in numpy by name, and its layers: the head is the last.
-
-    Of `P` flat vectors, `(P, n)`, each part has a first dimension of `P`.
-    """
-    sections = split(layout.sections(), flat)
-    names = [*(f"body.hidden.layers.{layer}" for layer in range(layout.body.num_layers)), "head"]
-    # Transposed copies: a product with a transposed view costs half as much again for a dozen rows.
-    weights = [np.ascontiguousarray(np.swapaxes(sections[f"{name}.weight"], -2, -1)) for name in names]
-    biases = [sections[f"{name}.bias"][..., None, :] for name in names]  # one row, for all rows of a batch
-    return sections, list(zip(weights, biases, strict=True))
-
-
 def joined_vectors(observations: Observations, mean: FloatArray | None, std: FloatArray | None) -> FloatArray:
     """Return vector observations side by side, `(B, O)`; normalised where there is a `mean`, `(O,)` or `(B, O)`."""
     joined = observations[0] if len(observations) == 1 else np.concatenate(observations, 1)
@@ -420,16 +409,6 @@ def joined_vectors(observations: Observations, mean: FloatArray | None, std: Flo
         vectors /= std
         vectors = NUMPY.clip(vectors, -NORMALIZED_LIMIT, NORMALIZED_LIMIT)
     return vectors
-
-
-def dense(inputs: FloatArray, layers: Layers, activate: Callable[[FloatArray], FloatArray] | None = None) -> FloatArray:
-    """Return what layers make of `(B, in)`, or those of `U` policies of `(U, N, in)`; an activation follows each."""
-    for weight, bias in layers:
-        inputs = inputs @ weight
-        inputs += bias
-        if activate is not None:
-            inputs = activate(inputs)
-    return inputs
 
 
 def sample(

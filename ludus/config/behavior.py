@@ -31,7 +31,7 @@ from ludus.plugins import Kind, installed, load_all, refused
 
 _ON_POLICY: Final = (
     *("beta", "beta_schedule", "epsilon", "epsilon_schedule", "lambd", "num_epoch", "max_grad_norm"),
-    *("clip_value_loss", "vtrace", "decoupled_objective", "max_policy_lag"),
+    *("clip_value_loss", "vtrace", "decoupled_objective", "max_policy_lag", "target_kl"),
 )
 ATTENTION_HEADS = 4
 """Of POCA's critic (`worker.learning.networks.attention`), which share its hidden units."""
@@ -62,7 +62,7 @@ class SACConfig(OffPolicyConfig):
     """One behavior, trained by SAC."""
 
     head: ClassVar[str] = "squashed"
-    amendable: ClassVar[frozenset[str]] = amendable("tau")
+    amendable: ClassVar[frozenset[str]] = amendable("tau", "reset_interval")
     trainer_type: Literal["sac"] = "sac"
     hyperparameters: SACHyperparameters = SACHyperparameters()
 
@@ -74,6 +74,18 @@ class POCAConfig(ReinforcementConfig):
     amendable: ClassVar[frozenset[str]] = amendable(*_ON_POLICY)
     trainer_type: Literal["poca"] = "poca"
     hyperparameters: POCAHyperparameters = POCAHyperparameters()
+
+    @field_validator("network_settings")
+    @classmethod
+    def _ordinary_layers(cls, network_settings: NetworkSettings) -> NetworkSettings:
+        if network_settings.hidden_type == "dense":
+            return network_settings
+        raise config_error(
+            "contradiction",
+            f"trainer_type poca's critic has no hidden_type {network_settings.hidden_type}; remove "
+            "network_settings.hidden_type, or take trainer_type ppo",
+            at="network_settings.hidden_type",
+        )
 
     @field_validator("network_settings")
     @classmethod

@@ -86,6 +86,15 @@ class OnPolicyHyperparameters(_Buffered):
     """Clip values around those before the update by `epsilon` in the critic's loss. ML-Agents intends this, but its
     clip has no effect (ml-agents#6281).
     """
+    target_kl: Own[Real | None] = Field(default=None, gt=0)
+    """End an update before the first minibatch in which the policy is further than 1.5 x this from the one that acted,
+    by an estimate of the KL divergence in nats (as Stable-Baselines3); null = never. Typical: 0.01 to 0.05.
+    """
+    desired_kl: Own[Real | None] = Field(default=None, gt=0)
+    """Adapt the learning rate: behind an update whose `Policy/Approximate KL` is above twice this it is divided by 1.5,
+    below half of this multiplied by 1.5, within 1e-5 to 0.01 (as Rudin et al. 2022, who do so for each minibatch);
+    null = never. On top of `learning_rate_schedule`, best constant. Typical: 0.005 to 0.02.
+    """
     vtrace: Own[Flag] = False
     """Correct returns and advantages for steps that an older policy took (V-trace, Espeholt et al. 2018). Steps of the
     policy that is updated count as without it, so that it changes nothing in lockstep. For `threaded: true` and for
@@ -106,6 +115,10 @@ class OnPolicyHyperparameters(_Buffered):
 class PPOHyperparameters(OnPolicyHyperparameters):
     """Proximal Policy Optimization (Schulman et al. 2017)."""
 
+    normalize_values: Own[Flag] = False
+    """Let the critic learn returns in units of their own running deviation (PopArt, van Hasselt et al. 2016), for
+    rewards far from 1 in size. `Losses/Value Loss` and the clip of `clip_value_loss` are in these units, too.
+    """
     shared_critic: Flag = False
     """One body for policy and value function."""
     critic_learning_rate: Own[Real | None] = Field(default=None, gt=0, le=1)
@@ -158,6 +171,12 @@ class OffPolicyHyperparameters(_Buffered):
     tau: Real = Field(default=0.005, gt=0, le=1)
     """Fraction by which the target network moves towards the network per gradient step; larger is faster and less
     stable. Typical: 0.005 to 0.01.
+    """
+    reset_interval: Own[Whole | None] = Field(default=None, ge=1, le=MAX_STEPS)
+    """Gradient steps after which networks, optimizers and entropy coefficients begin anew, while the replay buffer
+    stays (Nikishin et al. 2022); null = never. For `steps_per_update` below 1, where networks learn the first steps so
+    well that they hardly learn later ones. Returns fall at each reset; let the last one be long before `max_steps`.
+    Typical: 20,000 to 200,000.
     """
 
 

@@ -10,6 +10,8 @@ from ludus.plugins import Kind, load_all
 
 Activation: TypeAlias = Literal["swish", "tanh", "relu", "sigmoid"]
 """Each is described in `ludus.collector.activations`."""
+HiddenType: TypeAlias = Literal["dense", "layer_norm", "simba"]
+"""Each is described in `worker.learning.networks.normed`."""
 
 
 class MemorySettings(Section):
@@ -50,6 +52,13 @@ class NetworkSettings(Extensible):
     activation: Own[Activation] = "swish"
     """Nonlinearity of the hidden layers; ML-Agents always takes swish. tanh often learns control from few numbers in
     fewer steps (CartPole-v1: half as many).
+    """
+    hidden_type: Own[HiddenType] = "dense"
+    """Form of the hidden layers: `dense` = as in ML-Agents; `layer_norm` = each is normalised before its activation (Ba
+    et al. 2016); `simba` = `num_layers` residual blocks with normalised inputs, whose hidden layers are 4 x
+    `hidden_units` wide (Lee et al. 2024; with `normalize: true` and `activation: relu` as there). The last two are
+    reported to need fewer steps in control tasks, with trainers that learn from a replay buffer; an update takes
+    longer. Not with `poca`, nor where goals make the weights.
     """
     vis_encode_type: Literal["fully_connected", "match3", "simple", "nature_cnn", "resnet"] = "simple"
     """Encoder of images: one dense layer, convolutions for boards, two convolutions, three (Mnih et al. 2015), or

@@ -170,3 +170,19 @@ class OffPolicyConfig(ReinforcementConfig):
         "hyperparameters.tau": {"min": 1e-3, "max": 5e-2, "scale": "log"},
     }
     hyperparameters: OffPolicyHyperparameters = OffPolicyHyperparameters()
+
+
+class MemorylessConfig(OffPolicyConfig):
+    """Parent of those that take no memory."""
+
+    @field_validator("network_settings")
+    @classmethod
+    def _no_memory(cls, network_settings: NetworkSettings) -> NetworkSettings:
+        if network_settings.memory is None:
+            return network_settings
+        raise config_error(
+            "contradiction",
+            f"trainer_type {cls.model_fields['trainer_type'].default} has no memory; remove network_settings.memory, "
+            "or take trainer_type sac or ppo",
+            at="network_settings.memory",
+        )

@@ -284,6 +284,20 @@ TASKS: tuple[Task, ...] = (
         peer={"algorithm": "sac", "learning_rate": 1e-3},
     ),
     Task(
+        name="pendulum-td3",
+        env_id="Pendulum-v1",
+        behavior=yaml.safe_load(read_preset("pendulum_td3"))["behaviors"]["Pendulum"],
+        bar=-180.0,
+        environments=1,
+    ),
+    Task(
+        name="pendulum-tqc",
+        env_id="Pendulum-v1",
+        behavior=yaml.safe_load(read_preset("pendulum_tqc"))["behaviors"]["Pendulum"],
+        bar=-180.0,
+        environments=1,
+    ),
+    Task(
         name="cartpole-sac",
         env_id="CartPole-v1",
         behavior=_sac(

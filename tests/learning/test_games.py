@@ -44,8 +44,9 @@ GAMES = (
     Game("stars", 0.0, 8.0, 60_000),
 )
 
-WITHOUT_A_BAR = {"pong"}
-"""Presets with a bar of their own, which take an hour: tests/learning/test_envpool.py."""
+WITHOUT_A_BAR = {"pong", "walker_walk"}
+"""Presets with a bar of their own, which take an hour or hours: tests/learning/test_envpool.py. Nobody has seen that of
+walker_walk learn yet."""
 
 
 @pytest.fixture(scope="module")

@@ -74,14 +74,14 @@ def package(site: Path, name: str, module: str, **entry_points: str) -> None:
     (metadata / "entry_points.txt").write_text("\n".join(groups))
 
 
-def test_dqn_novelty_its_explorer_and_all_adapters_are_plug_ins() -> None:
+def test_trainers_beside_ml_agents_novelty_explorers_and_all_adapters_are_plug_ins() -> None:
     own = {kind: {name for name, plugin in installed(kind).items() if plugin.package == OWN} for kind in Kind}
 
     assert own == {
-        Kind.TRAINERS: {"dqn"},
+        Kind.TRAINERS: {"dqn", "td3", "tqc"},
         Kind.REWARDS: {"novelty"},
         Kind.ENCODERS: set(),
-        Kind.EXPLORERS: {"epsilon_greedy"},
+        Kind.EXPLORERS: {"epsilon_greedy", "gaussian_noise"},
         Kind.ADAPTERS: {"envpool", "godot", "gymnasium", "gymnasium-vec", "pettingzoo", "python"},
     }
 
@@ -92,10 +92,14 @@ def test_nothing_of_the_core_names_them() -> None:
         path
         for package in ("ludus", "server", "worker")
         for path in (ROOT / package).rglob("*.py")
-        if not rooms & {*path.parents} and path.name != "epsilon_greedy.py"
+        if not rooms & {*path.parents} and path.name not in {"epsilon_greedy.py", "gaussian_noise.py"}
     ]
     modules = r"adapters[.](gymnasium|pettingzoo|assignment|python)"
-    named = [str(path) for path in core if re.search(rf"(?i)dqn|novelty|epsilon.?greedy|{modules}", path.read_text())]
+    named = [
+        str(path)
+        for path in core
+        if re.search(rf"(?i)dqn|td3|tqc|novelty|epsilon.?greedy|gaussian.?noise|{modules}", path.read_text())
+    ]
 
     assert len(core) > 400
     assert named == []

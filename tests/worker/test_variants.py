@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 
 from ludus.config.behavior import BehaviorConfig, POCAConfig, PPOConfig, SACConfig
 from ludus.config.plugins.dqn import DQNConfig
+from ludus.config.plugins.td3 import TD3Config
+from ludus.config.plugins.tqc import TQCConfig
 from ludus.config.trainer import ReinforcementConfig
 from ludus.demonstrations import Demonstration, write
 from ludus.protocol.spec import BehaviorSpec
@@ -25,6 +27,8 @@ from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.learning.plugins.dqn.algorithm import DQN
+from worker.learning.plugins.td3 import TD3
+from worker.learning.plugins.tqc import TQC
 from worker.onnx.export import export_onnx
 from worker.trainer import checkpoint
 from worker.trainer.learner import sample_of
@@ -72,7 +76,15 @@ HYPERPARAMETERS: dict[str, dict[str, Any]] = {
         "n_step": 3,
         "prioritized": True,
     },
+    "td3": {"batch_size": 8, "buffer_size": 64, "steps_per_update": 12, "save_replay_buffer": True},
+    "tqc": {"batch_size": 8, "buffer_size": 64, "steps_per_update": 12, "save_replay_buffer": True},
 }
+REFUSED: dict[str, set[str]] = {
+    "dqn": {"continuous", "hybrid", "lstm", "bc"},
+    "td3": {"discrete", "hybrid", "lstm", "bc"},
+    "tqc": {"discrete", "hybrid", "lstm"},
+}
+"""What a trainer does not have."""
 CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)
 
 
@@ -100,8 +112,8 @@ class Cell(NamedTuple):
 
 
 def is_legal(cell: Cell) -> bool:
-    """Whether the trainer has what a cell asks for: DQN has neither columns, memory nor cloning."""
-    return cell.trainer != "dqn" or (cell.actions == "discrete" and cell.memory == "plain" and cell.signal != "bc")
+    """Whether the trainer has what a cell asks for."""
+    return not REFUSED.get(cell.trainer, set()) & {*cell}
 
 
 CELLS = [cell for cell in map(Cell._make, product(HYPERPARAMETERS, SIGNALS, ACTIONS, SEES, MEMORIES)) if is_legal(cell)]
@@ -111,8 +123,9 @@ HALVES = [("vector", "plain"), ("visual", "lstm")]
 def is_quick(cell: Cell) -> bool:
     """Whether `make test` has a cell: one for each trainer and signal, with actions and halves in turn."""
     turn = list(SIGNALS).index(cell.signal) + list(HYPERPARAMETERS).index(cell.trainer)
-    actions = "discrete" if cell.trainer == "dqn" else list(ACTIONS)[turn % len(ACTIONS)]
-    half = HALVES[0] if cell.trainer == "dqn" else HALVES[turn % len(HALVES)]
+    possible = [actions for actions in ACTIONS if actions not in REFUSED.get(cell.trainer, set())]
+    actions = possible[turn % len(possible)]
+    half = HALVES[0] if cell.trainer in REFUSED else HALVES[turn % len(HALVES)]
     return (cell.actions, cell.sees, cell.memory) == (actions, *half)
 
 
@@ -146,7 +159,7 @@ def play(cell: Cell, seed: int) -> Rollout:
         memory_size=0 if memory is None else memory["memory_size"],
         group_size=2 if cell.trainer == "poca" else 0,
         masked=True,
-        continuous=np.tanh(continuous) if cell.trainer == "sac" else continuous,
+        continuous=np.tanh(continuous) if cell.trainer in {"sac", "td3", "tqc"} else continuous,
         sequences=np.full(len(LENGTHS), seed),
     )
 
@@ -196,13 +209,14 @@ def test_every_variant_builds_learns_survives_a_checkpoint_and_exports(
 def test_every_trainer_lets_gail_go_on_beyond_termination_where_that_is_asked_for(
     shown: dict[tuple[str, str], Demonstrations], trainer: str
 ) -> None:
-    cell = Cell(trainer, "gail", "discrete", "vector", "plain")
+    actions = "continuous" if trainer in {"td3", "tqc"} else "discrete"
+    cell = Cell(trainer, "gail", actions, "vector", "plain")
     gail = {**INTRINSIC, **DEMONSTRATION, "ignore_done": True}
     document = cell.config.model_dump(mode="json") | {"reward_signals": {**EXTRINSIC, "gail": gail}}
 
-    algorithm = build_algorithm(CONFIG.validate_python(document), cell.spec, CPU, 1, shown["discrete", "vector"])
+    algorithm = build_algorithm(CONFIG.validate_python(document), cell.spec, CPU, 1, shown[actions, "vector"])
 
-    assert isinstance(algorithm, PPO | SAC | POCA | DQN)
+    assert isinstance(algorithm, PPO | SAC | POCA | DQN | TD3 | TQC)
     assert algorithm.signals.ignores_termination.tolist() == [False, True]
     assert algorithm.update(play(cell, 1), 24) is not None
 
@@ -211,6 +225,6 @@ def test_the_cross_has_every_trainer_and_every_signal() -> None:
     built = {type(cell.config) for cell in CELLS}
     signals = {name for cell in CELLS for name, _ in cell.config.reward_signals.active()}
 
-    assert len(CELLS) == 3 * 5 * 3 * 2 * 2 + 4 * 2
-    assert built == {PPOConfig, SACConfig, POCAConfig, DQNConfig}
+    assert len(CELLS) == 3 * 5 * 3 * 2 * 2 + 4 * 2 + 4 * 2 + 5 * 2
+    assert built == {PPOConfig, SACConfig, POCAConfig, DQNConfig, TD3Config, TQCConfig}
     assert signals == {"extrinsic", "curiosity", "gail", "rnd"}

@@ -176,6 +176,9 @@ def _parameters_of(*modules: str) -> Callable[[MLAgentsCheckpoint], Parameters]:
 
 
 def _networks(config: BehaviorConfig, spec: BehaviorSpec) -> _Networks:
+    hidden = config.network_settings.hidden_type
+    if hidden != "dense":
+        raise Misfit([f"ML-Agents 1.1.0 has no network_settings.hidden_type {hidden}; remove the key"])
     match config:
         case PPOConfig():
             return _ppo(config, spec)

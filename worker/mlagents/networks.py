@@ -84,7 +84,7 @@ class Translation:
         if isinstance(body.hidden, ConditionalBody):
             self._conditional(f"{prefix}._body_endoder.layers", body.hidden, columns)
         else:
-            self._dense(f"{prefix}._body_endoder.seq_layers", body.hidden, columns)
+            self._dense(f"{prefix}._body_endoder.seq_layers", body.dense, columns)
         if body.memory is not None:
             self._memory(f"{prefix}.lstm.lstm", body.memory)
 

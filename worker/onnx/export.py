@@ -168,8 +168,9 @@ def _continuous(graph: Graph, actor: Actor, head: Node, on: GraphOperations) -> 
     size, continuous = actor.layout.continuous_size, actor.layout.kind.continuous
     assert continuous is not None, "layouts refuse columns for such heads"
     mean, log_sigma = continuous.moments(on, head, _parameters(graph, actor, on), size)
-    noise = on.node("RandomNormalLike", mean, dtype=FLOAT)
-    sample = mean + noise * on.exp(log_sigma)
+    sample = mean
+    if not continuous.explores:
+        sample = mean + on.node("RandomNormalLike", mean, dtype=FLOAT) * on.exp(log_sigma)
     for drawn, output in ((sample, "continuous_actions"), (mean, "deterministic_continuous_actions")):
         graph.node("Identity", [continuous.action(on, continuous.recorded(on, drawn)).name], output)
     graph.node("Identity", [graph.constant("columns", [float(size)])], "continuous_action_output_shape")

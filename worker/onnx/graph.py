@@ -22,14 +22,13 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
 from ludus.collector.activations import ACTIVATIONS
-from ludus.collector.layout import NORMALIZED_LIMIT, BodyLayout, NetworkGraph
+from ludus.collector.layout import NORM_EPSILON, NORMALIZED_LIMIT, BodyLayout, NetworkGraph
 from ludus.collector.spec_checks import ObservationKind
 from ludus.plugins import PluginError
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.attention import (
     EPSILON,
     NO_NUMBER,
-    NORM_EPSILON,
     PADDING_SCORE,
     EntityEmbedding,
     ResidualSelfAttention,
@@ -39,6 +38,7 @@ from worker.learning.networks.conditional import ConditionalBody
 from worker.learning.networks.dense import Dense, DenseBody
 from worker.learning.networks.encoder import ObservationEncoder
 from worker.learning.networks.memory import Memory
+from worker.learning.networks.normed import LayerNormBody, SimbaBlock, SimbaBody
 from worker.learning.networks.visual import BRIGHTEST, ResidualBlock, VisualEncoder
 
 OPSET, IR_VERSION = 9, 4
@@ -153,6 +153,12 @@ class Graph:
         guarded = self.node("Add", [variance, self.constant("norm_epsilon", NORM_EPSILON)], f"{name}/guarded")
         return self.node("Div", [centred, self.node("Sqrt", [guarded], f"{name}/deviation")], f"{name}/normed")
 
+    def scaled_norm(self, inputs: str, name: str, layer: nn.LayerNorm) -> str:
+        """Add a layer norm over the columns of rows, with its scale and shift."""
+        scale, shift = self.weight(f"{name}.weight", layer.weight), self.weight(f"{name}.bias", layer.bias)
+        scaled = self.node("Mul", [self.norm(inputs, name, 1), scale], f"{name}/scaled")
+        return self.node("Add", [scaled, shift], f"{name}/shifted")
+
     def model(self, name: str, inputs: Mapping[str, Form], outputs: Mapping[str, Form]) -> onnx.ModelProto:
         """Return the model, with the constants that its nodes use."""
         used = {name for node in self.nodes for name in node.input}
@@ -239,6 +245,10 @@ def add_body(graph: Graph, body: NetworkBody) -> str:
         columns = enumerate(encoder.goal_columns)
         goals = [graph.slice(encoding, f"goal/{index}", 1, start, stop) for index, (start, stop) in columns]
         features = _conditional(graph, body.hidden, encoding, graph.join(goals, "goal"), activation)
+    elif isinstance(body.hidden, LayerNormBody):
+        features = _layer_norm(graph, body.hidden, encoding, "body.hidden", activation)
+    elif isinstance(body.hidden, SimbaBody):
+        features = _simba(graph, body.hidden, encoding, "body.hidden", activation)
     else:
         features = _dense(graph, body.hidden, encoding, "body.hidden", activation)
     return features if body.memory is None else _memory(graph, body.memory, features)
@@ -250,6 +260,28 @@ def _dense(graph: Graph, body: DenseBody, hidden: str, name: str, activation: st
         linear = graph.linear(hidden, f"{name}.layers.{index}", layer)
         hidden = graph.activation(activation, linear, f"{name}.layers.{index}")
     return hidden
+
+
+def _layer_norm(graph: Graph, body: LayerNormBody, hidden: str, name: str, activation: str) -> str:
+    for index, (layer, norm) in enumerate(zip(body.layers, body.norms, strict=True)):
+        assert isinstance(layer, Dense)
+        assert isinstance(norm, nn.LayerNorm)
+        linear = graph.linear(hidden, f"{name}.layers.{index}", layer)
+        normed = graph.scaled_norm(linear, f"{name}.norms.{index}", norm)
+        hidden = graph.activation(activation, normed, f"{name}.layers.{index}")
+    return hidden
+
+
+def _simba(graph: Graph, body: SimbaBody, inputs: str, name: str, activation: str) -> str:
+    hidden = graph.linear(inputs, f"{name}.embedding", body.embedding)
+    for index, block in enumerate(body.blocks):
+        assert isinstance(block, SimbaBlock)
+        prefix = f"{name}.blocks.{index}"
+        normed = graph.scaled_norm(hidden, f"{prefix}.norm", block.norm)
+        wide = graph.activation(activation, graph.linear(normed, f"{prefix}.widening", block.widening), prefix)
+        narrow = graph.linear(wide, f"{prefix}.narrowing", block.narrowing)
+        hidden = graph.node("Add", [hidden, narrow], f"{prefix}/residual")
+    return graph.scaled_norm(hidden, f"{name}.norm", body.norm)
 
 
 def _picture(graph: Graph, layers: nn.Module, inputs: str, prefix: str) -> str:

@@ -31,7 +31,10 @@ from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
 from worker.trainer.checkpoint import MANIFEST_FILE, CheckpointDamaged, behavior_states, is_packed, load, unpack
 
-NETWORKS = ("model", "actor", "critics", "log_coefficients", "signals", "optimizer")
+NETWORKS = (
+    *("model", "actor", "critics", "log_coefficients", "signals"),
+    *("optimizer", "actor_optimizer", "critic_optimizer"),
+)
 """The keys of an algorithm's state that are loaded; everything else stays as it begins."""
 POLICY = "actor."
 """How the policy's tensors begin in a model that has a critic, too."""

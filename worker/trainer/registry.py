@@ -8,7 +8,7 @@ import torch
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
 from ludus.collector.spec_checks import UnsupportedSpec
-from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig, SACConfig
+from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig
 from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.problems import join_path
 from ludus.config.rewards import GAILConfig
@@ -199,7 +199,7 @@ class BehaviorRegistry:
 
     def _is_pink(self, config: ReinforcementConfig, spec: BehaviorSpec) -> bool:
         """Whether the behavior explores with pink noise; report where it has no effect."""
-        if not isinstance(config, SACConfig) or config.hyperparameters.exploration_noise != "pink":
+        if getattr(config.hyperparameters, "exploration_noise", "white") != "pink":  # a key of some trainers
             return False
         if not spec.actions.continuous_size:
             key = f"{self._section(spec.behavior)}.hyperparameters.exploration_noise"

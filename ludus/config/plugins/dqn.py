@@ -6,8 +6,7 @@ from pydantic import Field, field_validator
 
 from ludus.config.hyperparameters import MAX_STEPS, OffPolicyHyperparameters
 from ludus.config.imitation import BehavioralCloningConfig
-from ludus.config.network import NetworkSettings
-from ludus.config.trainer import OffPolicyConfig, amendable
+from ludus.config.trainer import MemorylessConfig, amendable
 from ludus.config.values import Flag, Own, Real, Schedule, Whole, config_error
 
 
@@ -49,28 +48,17 @@ class DQNHyperparameters(OffPolicyHyperparameters):
     """
 
 
-class DQNConfig(OffPolicyConfig):
+class DQNConfig(MemorylessConfig):
     """One behavior with discrete actions, trained by DQN (Ludus' own: ML-Agents has it as an example of a plug-in)."""
 
     head: ClassVar[str] = "epsilon_greedy"
     implementation: ClassVar[str] = "worker.learning.plugins.dqn:DQN"
     amendable: ClassVar[frozenset[str]] = amendable(
         *("exploration_schedule", "exploration_initial_eps", "exploration_final_eps", "exploration_steps"),
-        *("tau", "target_update_interval", "importance_exponent"),
+        *("tau", "reset_interval", "target_update_interval", "importance_exponent"),
     )
     trainer_type: Own[Literal["dqn"]] = "dqn"
     hyperparameters: DQNHyperparameters = DQNHyperparameters()
-
-    @field_validator("network_settings")
-    @classmethod
-    def _no_memory(cls, network_settings: NetworkSettings) -> NetworkSettings:
-        if network_settings.memory is None:
-            return network_settings
-        raise config_error(
-            "contradiction",
-            "trainer_type dqn has no memory; remove network_settings.memory, or take trainer_type sac or ppo",
-            at="network_settings.memory",
-        )
 
     @field_validator("behavioral_cloning")
     @classmethod

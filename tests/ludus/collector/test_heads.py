@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 import torch
 
-from ludus.collector.heads import HEADS, NUMPY
+from ludus.collector.heads import HEADS, NUMPY, head_of
 from worker.learning.networks.head_operations import TORCH
 from worker.onnx.graph import FLOAT, Graph
 from worker.onnx.head_operations import GraphOperations, Node
@@ -53,15 +53,16 @@ def test_an_operation_is_the_same_in_numpy_torch_and_onnx(name: str) -> None:
     np.testing.assert_allclose(in_a_model(VALUES, expression), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, head in HEADS.items() if head.continuous is not None])
+@pytest.mark.parametrize("name", [*HEADS, "gaussian_noise"])
 def test_continuous_actions_are_the_same_in_numpy_torch_and_onnx(name: str) -> None:
-    head = HEADS[name].continuous
+    head = head_of(name).continuous
     assert head is not None
+    names = [parameter.name for parameter in head.parameters(2)]
     outputs = np.random.default_rng(1).normal(size=(20, 2 * head.outputs)).astype(np.float32) * 3.0
     log_sigma = np.array([0.5, -1.0], np.float32)
 
     def action(on: Any, columns: Any, kept: Any) -> Any:
-        mean, deviation = head.moments(on, columns, {"log_sigma": kept}, 2)
+        mean, deviation = head.moments(on, columns, dict.fromkeys(names, kept), 2)
         return head.action(on, head.recorded(on, mean + on.exp(deviation) * 0.7))
 
     expected = action(NUMPY, outputs, log_sigma)

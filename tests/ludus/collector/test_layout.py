@@ -7,7 +7,7 @@ import pytest
 from ludus.collector.layout import ActorLayout, BodyLayout
 from ludus.collector.spec_checks import ObservationKind, UnsupportedSpec
 from ludus.collector.visual_encoders import MINIMUM_SIZES
-from ludus.config.network import MemorySettings, NetworkSettings
+from ludus.config.network import HiddenType, MemorySettings, NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
 from tests.worker.rollouts import make_spec
 
@@ -30,6 +30,35 @@ def test_sections_add_up_to_the_flat_size() -> None:
 
     # normalizer 2 x 5; layers 8 x 5 + 8 and 8 x 8 + 8; head 7 x 8 + 7 for 2 means and 5 logits; log_sigma 2
     assert layout.flat_size == 10 + 48 + 72 + 63 + 2
+
+
+@pytest.mark.parametrize(
+    ("hidden_type", "hidden"),
+    [
+        # layers 8 x 5 + 8 and 8 x 8 + 8, and 2 x 8 for each norm
+        ("layer_norm", 48 + 72 + 16 + 16),
+        # embedding 8 x 5 + 8; two blocks of a norm, 32 x 8 + 32 and 8 x 32 + 8; the last norm
+        ("simba", 48 + 2 * (16 + 288 + 264) + 16),
+    ],
+)
+def test_layer_norms_and_residual_blocks_add_up_to_the_flat_size(hidden_type: HiddenType, hidden: int) -> None:
+    layout = ActorLayout.of(
+        make_spec(observations=(3, 2), branches=(3,)), NetworkSettings(hidden_units=8, hidden_type=hidden_type)
+    )
+
+    assert layout.flat_size == hidden + 3 * 8 + 3
+    assert layout.dense
+    assert not layout.plain, "derivatives by hand and stacked policies are of ordinary layers"
+
+
+def test_layer_norms_in_layers_that_goals_make_are_refused_with_the_way_out() -> None:
+    spec = make_spec(observations=(3, 2), goal=1, branches=(2,))
+
+    with pytest.raises(UnsupportedSpec, match="goal_conditioning_type: none") as refused:
+        ActorLayout.of(spec, NetworkSettings(hidden_type="simba"))
+
+    assert refused.value.code == "hidden_type_unsupported"
+    assert ActorLayout.of(spec, NetworkSettings(hidden_type="simba", goal_conditioning_type="none")).dense
 
 
 def test_a_squashed_head_has_its_deviations_in_place_of_the_parameter() -> None:

@@ -1,5 +1,6 @@
 """The policies that act, alone and several at once, against the actor that learns."""
 
+import math
 import subprocess
 import sys
 from dataclasses import astuple
@@ -18,7 +19,7 @@ from ludus.collector.policy import ActingPolicy, NetworkPolicy, Policy, StackedA
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.network import MemorySettings, NetworkSettings
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, DimensionProperty, ObservationSpec, ObservationType
-from tests.worker.learning.networks.kinds import KINDS, OTHERS, PLAIN, Kind, graph_of, make_actor, remember, see
+from tests.worker.learning.networks.kinds import KINDS, NORMED, OTHERS, PLAIN, Kind, graph_of, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_masks
 from worker.collectors.acting import POLICIES
 from worker.learning.functional.distributions import branch_bounds, masked_logits
@@ -238,7 +239,7 @@ def test_the_noise_that_is_given_drives_the_columns_and_takes_nothing_from_the_g
 def test_actors_that_see_vectors_alone_act_in_numpy_and_all_others_with_onnx_runtime(name: str) -> None:
     _, policy = make_pair(KINDS[name])
 
-    in_numpy = name in PLAIN or name in {"memory", "memory, squashed"}
+    in_numpy = name in {*PLAIN, *NORMED, "memory", "memory, squashed", "layer norm and memory", "simba and memory"}
     assert type(policy).__name__ == ("ActingPolicy" if in_numpy else "NetworkPolicy")
     assert policy.memory_size == (12 if "memory" in KINDS[name].settings else 0)
     assert set(OTHERS) | set(PLAIN) == set(KINDS)
@@ -347,6 +348,27 @@ def test_without_onnx_runtime_the_refusal_names_the_extra(monkeypatch: pytest.Mo
     make_pair(OTHERS["memory"])
 
 
+def test_actions_of_a_deterministic_policy_have_noise_of_the_published_deviation_and_stay_in_their_range() -> None:
+    spec = make_spec(continuous=2)
+    actor = make_actor(Kind(spec, {}, "gaussian_noise"))
+    with torch.no_grad():
+        actor.head.weight.zero_()
+        actor.head.bias.copy_(torch.tensor([0.5, 20.0]))
+        actor.head_parameters()["noise_log_sigma"].fill_(math.log(0.1))
+    policy = POLICIES.policy(spec, NetworkSettings(hidden_units=16), "gaussian_noise")
+    policy.load(actor.flatten())
+
+    acted = policy.act([np.zeros((40_000, 4), np.float32)], None, None, np.random.default_rng(1))
+
+    first, second = acted.continuous_env.T
+    assert first.mean() == pytest.approx(math.tanh(0.5), abs=0.002)
+    assert first.std() == pytest.approx(0.1, abs=0.002)
+    # tanh(20) is 1: half of the samples lie beyond the range, and are its end
+    assert second.max() == 1.0
+    assert np.mean(second == 1.0) == pytest.approx(0.5, abs=0.01)
+    np.testing.assert_array_equal(acted.continuous_sample, acted.continuous_env)
+
+
 def test_epsilon_of_the_choices_are_random_among_the_allowed_and_each_branch_explores_by_itself() -> None:
     spec = make_spec(branches=(4, 2))
     actor = make_actor(Kind(spec, {}, "epsilon_greedy"))
@@ -397,6 +419,8 @@ SEVERAL = {
     "squashed-hybrid": (VECTORS, HYBRID, DETERMINISTIC, "squashed"),
     "recurrent": (VECTORS, HYBRID, RECURRENT, "gaussian"),
     "recurrent-squashed": (VECTORS, CONTINUOUS, RECURRENT, "squashed"),
+    "layer-norm": (VECTORS, HYBRID, DETERMINISTIC.model_copy(update={"hidden_type": "layer_norm"}), "gaussian"),
+    "simba": (VECTORS, HYBRID, DETERMINISTIC.model_copy(update={"hidden_type": "simba"}), "gaussian"),
     "picture": (PICTURE, DISCRETE, DETERMINISTIC, "gaussian"),
     "entities": (ENTITIES, HYBRID, DETERMINISTIC, "gaussian"),
 }

@@ -38,7 +38,9 @@ def test_an_unknown_key_without_a_relative_is_refused_with_all_legal_ones() -> N
     problem = problem_of(behavior(network_settings={"zzz": 1}))
 
     assert "did you mean" not in problem.message
-    assert "Legal here: normalize, hidden_units, num_layers, activation, vis_encode_type" in problem.message
+    assert (
+        "Legal here: normalize, hidden_units, num_layers, activation, hidden_type, vis_encode_type" in problem.message
+    )
 
 
 @pytest.mark.parametrize(

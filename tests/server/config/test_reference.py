@@ -15,6 +15,8 @@ from ludus.config.hyperparameters import (
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.network import MemorySettings
 from ludus.config.plugins.dqn import DQNHyperparameters
+from ludus.config.plugins.td3 import TD3Hyperparameters
+from ludus.config.plugins.tqc import TQCHyperparameters
 from ludus.config.problems import CODES
 from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RNDConfig
 from ludus.config.run import RunConfig
@@ -69,6 +71,8 @@ def test_every_number_that_is_tuned_has_a_typical_range() -> None:
         POCAHyperparameters,
         SACHyperparameters,
         DQNHyperparameters,
+        TD3Hyperparameters,
+        TQCHyperparameters,
         CloneHyperparameters,
         MemorySettings,
     ]

@@ -8,6 +8,8 @@ import torch
 
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import TRAINERS, CloneConfig
+from ludus.config.plugins.td3 import TD3Config
+from ludus.config.plugins.tqc import TQCConfig
 from ludus.config.rewards import GAILConfig, RewardSignals
 from ludus.config.run import TorchSettings
 from ludus.demonstrations import DemonstrationError, write
@@ -24,10 +26,13 @@ from worker.learning.build import (
     choose_device,
     count_gpus,
 )
+from worker.learning.fast.adam import FlatAdam
+from worker.trainer.initialization import NETWORKS
 
 CPU = torch.device("cpu")
 DEMONSTRATION = "dem_" + "0" * 26
 NONE = Demonstrations({})
+SPEC = make_spec(branches=(2,))
 
 
 @pytest.fixture
@@ -38,7 +43,11 @@ def expert(tmp_path: Path) -> Demonstrations:
 
 
 def test_every_trainer_is_built_from_its_defaults() -> None:
-    built = {type(build_algorithm(trainer(), make_spec(branches=(2,)), CPU, 1, NONE)) for trainer in learners()}
+    continuous_only = {TD3Config, TQCConfig}
+    built = {
+        type(build_algorithm(trainer(), make_spec(continuous=1) if trainer in continuous_only else SPEC, CPU, 1, NONE))
+        for trainer in learners()
+    }
 
     assert len(built) == len(TRAINERS) - 1  # clones are built by `build_clone`
 
@@ -220,3 +229,16 @@ def test_gpus_that_are_counted_can_be_used() -> None:
     for index in range(count_gpus()):
         assert torch.ones(1, device=f"cuda:{index}").item() == 1.0
     assert count_gpus() > 0 or not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("trainer", learners(), ids=lambda trainer: trainer.model_fields["trainer_type"].default)
+def test_a_run_that_begins_with_a_checkpoint_gets_every_network_and_optimizer(trainer: Any) -> None:
+    spec = make_spec(continuous=1) if trainer in {TD3Config, TQCConfig} else SPEC
+
+    parts = build_algorithm(trainer(), spec, CPU, 1, NONE)._state._stored
+
+    learned = {
+        name for name, part in parts.items() if isinstance(part, FlatAdam | torch.nn.Module | torch.nn.Parameter)
+    }
+    assert learned <= {*NETWORKS}
+    assert len(learned) >= 2

@@ -81,6 +81,20 @@ def test_a_model_takes_the_best_choice_always_where_chance_serves_exploration_al
     np.testing.assert_array_equal(answers["discrete_actions"], answers["deterministic_discrete_actions"])
 
 
+def test_a_model_takes_the_mean_always_where_noise_serves_exploration_alone(tmp_path: Path) -> None:
+    kind = KINDS["noisy"]
+    actor = make_actor(kind)
+    actor.head_parameters()["noise_log_sigma"].fill_(0.0)
+    export_onnx(actor, kind.spec, tmp_path / "model.onnx")
+    observations, masks = see(kind.spec, 200)
+
+    answers = mlagents.run(tmp_path / "model.onnx", feed_of(observations, masks))
+
+    means, _, _ = actor.deterministic(observations, masks)
+    np.testing.assert_array_equal(answers["continuous_actions"], answers["deterministic_continuous_actions"])
+    np.testing.assert_allclose(answers["continuous_actions"], means.numpy(), atol=1e-5)
+
+
 @pytest.mark.parametrize(("head", "spread"), [("gaussian", 0.5 / 3), ("squashed", 0.42)])
 def test_sampled_actions_have_the_policys_spread(tmp_path: Path, head: str, spread: float) -> None:
     kind = Kind(make_spec(continuous=1), {}, head)

@@ -45,6 +45,7 @@ def trainers(shown: str) -> dict[str, dict[str, Any]]:
     gail = {"gail": {**SIGNAL, "demo_path": shown, "use_vail": True}}
     return {
         "ppo": ppo,
+        "ppo-kl": {**ppo, "hyperparameters": {**PPO, "desired_kl": 10.0, "normalize_values": True}},
         "ppo-lstm": {**ppo, "network_settings": MEMORY},
         "ppo-gail": {**ppo, "reward_signals": {**EXTRINSIC, **gail}, "behavioral_cloning": {"demo_path": shown}},
         "ppo-curiosity-rnd": {**ppo, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL, "rnd": SIGNAL}},

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.xdist_group("state rows")  # each world is made once
 
 ROWS = {
     "ppo": ("version", "generator", "model", "optimizer"),
+    "ppo-kl": ("generator", "model", "optimizer", "rate_factor"),
     "ppo-lstm": ("version", "generator", "model", "optimizer", "memories"),
     "ppo-gail": ("version", "generator", "model", "optimizer", "signals/gail", "episodes", "cloning"),
     "ppo-curiosity-rnd": ("generator", "model", "optimizer", "signals/curiosity", "signals/rnd", "episodes"),
@@ -156,6 +157,6 @@ def test_every_entry_of_a_state_has_a_row(worlds: dict[str, World], name: str) -
     assert without <= IDLE, "an entry that the trainer uses needs a row in ROWS, and in docs/resume.md"
 
 
-IDLE = {"signals/extrinsic", "memories", "cloning", "beginnings", "version", "episodes"}
-"""What may have nothing in it, or nothing that matters: the game's own rewards have no state, others need a memory,
-demonstrations, or a second signal."""
+IDLE = {"signals/extrinsic", "memories", "cloning", "beginnings", "version", "episodes", "rate_factor"}
+"""What may have nothing in it, or nothing that matters: the game's own rewards have no state, others
+need a memory, demonstrations, a second signal, or `desired_kl`."""

@@ -4,6 +4,11 @@
 by the present reward signals. An algorithm defines one gradient step (`gradient_step`) and the terms that it records of
 it (`term_names`).
 
+With `reset_interval` networks and optimizers begin anew after so many gradient steps: parameters, targets and moments,
+as they would be in a new algorithm. The replay buffer, the statistics of the normalizer, what agents explore with, and
+the reward signals stay (Nikishin et al. 2022, "The Primacy Bias in Deep Reinforcement Learning",
+https://arxiv.org/abs/2205.07802; there SAC's networks are reset as a whole, too).
+
 Guards: a round with a value that is not finite is not stored. An update that meets one, or in which value estimates, or
 the measurements of signals and cloning, are a million times those of the last good one, is taken back as a whole:
 networks, targets, optimizers and signals are those from before. Either way `Diverged` names the term. Rounds stay
@@ -19,7 +24,7 @@ Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -41,6 +46,7 @@ from worker.learning.algorithms.bc import LOSS, BehavioralCloning
 from worker.learning.algorithms.numeric_check import GROWTH, Diverged, first_infinite
 from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
 from worker.learning.data_parallel import average, mean_weights, own_rows
+from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.actor import Actor
@@ -286,6 +292,9 @@ class OffPolicyAlgorithm(Algorithm):
         self.signals, self.experience, self.cloning = signals, experience, cloning
         self._values_before = [1.0] * len(signals)
         """Each signal's mean size of the value estimates in the last good update."""
+        self._optimizers = [part for part in stored.values() if isinstance(part, FlatAdam)]
+        if cloning is not None:
+            self._optimizers.append(cloning.optimizer)
         self._losses_before: dict[str, float] = {}
         """The mean size of measurements of cloning and signals, by metric name, in the last good update with them."""
         self._state = TrainingState(
@@ -296,6 +305,18 @@ class OffPolicyAlgorithm(Algorithm):
     @abstractmethod
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step; return the terms of `term_names`."""
+
+    @abstractmethod
+    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter, those of targets included, with an initial value that is drawn for it anew."""
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Let networks and optimizers begin anew."""
+        for parameter, initial in self.initial_parameters():
+            parameter.copy_(initial)
+        for optimizer in self._optimizers:
+            optimizer.reset()
 
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add a round to the replay buffer; return the rows that hold it."""
@@ -331,7 +352,9 @@ class OffPolicyAlgorithm(Algorithm):
                 return None
             terms, imitation = [], []
             with self._state.undone_if_diverged():
-                for _ in range(due):
+                for updates in range(experience.updates, experience.updates + due):
+                    if updates and hyper.reset_interval is not None and updates % hyper.reset_interval == 0:
+                        self.reset()
                     terms.append(self.gradient_step(rate))
                     if self.cloning is not None and (loss := self.cloning.learn(step)) is not None:
                         imitation.append(loss)

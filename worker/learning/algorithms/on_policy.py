@@ -26,13 +26,21 @@ from worker.learning.algorithms.numeric_check import Diverged, first_infinite
 from worker.learning.algorithms.ppo_stats import STALE_SHARE, PolicyCheck
 from worker.learning.algorithms.recurrent_critic import CriticMemories
 from worker.learning.algorithms.training_state import Changed, TrainingState
+from worker.learning.data_parallel import average
 from worker.learning.fast.adam import FlatAdam
+from worker.learning.functional.losses import approximate_kl
 from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.episodes import EpisodeReturns, episode_rewards
 from worker.learning.rewards.signals import SignalSet, extrinsic_alone
 
 VALUE_COEFFICIENT = 0.5
+KL_EXCESS = 1.5
+"""How many times `target_kl` ends an update (Stable-Baselines3)."""
+RATE_STEP = 1.5
+"""Factor by which `desired_kl` changes the learning rate (Rudin et al. 2022, https://arxiv.org/abs/2109.11978)."""
+RATE_LIMITS = (1e-5, 1e-2)
+"""Between them a learning rate is adapted."""
 
 
 class Rates(NamedTuple):
@@ -133,6 +141,9 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         self._length = 0 if memory is None else memory.sequence_length
         self.memories = CriticMemories(self.critic_memory_size, device)
         self._episodes = EpisodeReturns(len(self.signals))
+        is_adaptive = config.hyperparameters.desired_kl is not None
+        self._rate_factor = torch.ones((), dtype=torch.float64) if is_adaptive else None
+        """By which `desired_kl` has changed the learning rate."""
         self.cloning = cloning_of(config, self.actor, expert, max(self._length, 1), seed)
         self._state = TrainingState(
             {
@@ -143,6 +154,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
                 "memories": self.memories,
                 "episodes": self._episodes,
                 "cloning": self.cloning,
+                "rate_factor": self._rate_factor,
             },
             changed=[self.optimizer, *self.signals.changed, self.memories, self.cloning, *self.changed()],
         )
@@ -232,13 +244,13 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         rates, check = self.rates(step), PolicyCheck()
         actor_rate, critic_rate = rates.learning_rate, rates.critic_learning_rate
         learning_rate = actor_rate if critic_rate is None else (actor_rate, critic_rate)
-        max_norm = self.config.hyperparameters.max_grad_norm
+        hyper, minibatches = self.config.hyperparameters, 0
         own = (rollout.versions == self.version).to(self.device)
         with self._state.undone_if_diverged():
             experience = self.prepare(rollout)
             fresh = experience.fresh
             ages = {"Policy/Lag": float(self.version - rollout.versions.double().mean())}
-            if self.config.hyperparameters.max_policy_lag is not None:
+            if hyper.max_policy_lag is not None:
                 ages[STALE_SHARE] = 0.0 if fresh is None else 1.0 - float(fresh.double().mean())
             if fresh is not None and not bool(fresh.any()):
                 earned = self._episodes.add(rollout, experience.episodes.cpu().numpy())
@@ -248,7 +260,13 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
                 terms, log_ratio = self.differentiate(experience, minibatch, rates)
                 if not len(check):  # no step of the optimizer lies between acting and this
                     check.add_acting(log_ratio, minibatch.real, own[minibatch.steps])
-                terms["gradient"] = self.optimizer.step(learning_rate, max_norm)
+                if hyper.target_kl is not None:
+                    kl = approximate_kl(log_ratio, minibatch.real)
+                    average(kl)
+                    if float(kl) > KL_EXCESS * hyper.target_kl:  # waits for the device
+                        break
+                minibatches += 1
+                terms["gradient"] = self.optimizer.step(learning_rate, hyper.max_grad_norm)
                 if self.signals.learns:
                     terms |= self.signals.update(experience.transitions.select(minibatch.steps))
                 check.add_policy({**terms, **estimates}, log_ratio, minibatch.real)
@@ -260,6 +278,8 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         observations = experience.transitions.observations
         self.actor.body.update_normalizer([column[: rollout.steps] for column in observations])
         self.version += 1
+        if self._rate_factor is not None:
+            self._adapt_rate(self._rate_factor, measured.metrics["Policy/Approximate KL"])
         earned = self._episodes.add(rollout, measured.episodes)
         return {
             **measured.metrics,
@@ -268,6 +288,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             "Policy/Epsilon": rates.epsilon,
             "Policy/Beta": rates.beta,
             **ages,
+            **({} if hyper.target_kl is None else {"Policy/Minibatches": float(minibatches)}),
             **episode_rewards(self.signals.names, earned, extrinsic=self.sums_extrinsic),
             **cloned,
         }
@@ -290,9 +311,10 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         """Return the rates of an update at `step`."""
         hyper, steps = self.config.hyperparameters, self.config.max_steps
         kind, critic_rate = hyper.learning_rate_schedule, getattr(hyper, "critic_learning_rate", None)  # PPO's own key
+        factor = 1.0 if self._rate_factor is None else float(self._rate_factor)
         return Rates(
-            Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step),
-            None if critic_rate is None else Schedule(kind, critic_rate, LEARNING_RATE_FLOOR, steps).at(step),
+            Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step) * factor,
+            None if critic_rate is None else Schedule(kind, critic_rate, LEARNING_RATE_FLOOR, steps).at(step) * factor,
             Schedule(hyper.epsilon_schedule, hyper.epsilon, EPSILON_FLOOR, steps).at(step),
             Schedule(hyper.beta_schedule, hyper.beta, BETA_FLOOR, steps).at(step),
         )
@@ -310,6 +332,17 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
         """Go on exactly where `state_dict` was taken."""
         self._state.load_state_dict(state)
         self.version = state["version"]
+
+    def _adapt_rate(self, factor: Tensor, kl: float) -> None:
+        """Change the learning rate by how far an update has moved the policy, `kl` nats."""
+        hyper = self.config.hyperparameters
+        mean = torch.tensor(kl, dtype=torch.float64)
+        average(mean)
+        if float(mean) > 2.0 * hyper.desired_kl:
+            factor /= RATE_STEP
+        elif float(mean) < 0.5 * hyper.desired_kl:
+            factor *= RATE_STEP
+        factor.clamp_(*(limit / hyper.learning_rate for limit in RATE_LIMITS))
 
     def _diagnosis(self, experience: E, check: PolicyCheck) -> Diverged:
         """Return an error that names the first wrong term."""

@@ -7,8 +7,8 @@ Each update takes one rollout of the current policy and, for `num_epoch` passes 
 Details, as in ML-Agents 1.1.0 (`ppo/optimizer_torch.py`, `trainer/on_policy_trainer.py`) unless marked:
  1. Advantages by GAE for each reward signal with its own gamma, averaged over signals, normalised over the rollout.
  2. The critic's loss is the squared error, coefficient 0.5 (see b).
- 3. Adam over actor and critic together (betas 0.9 and 0.999, epsilon 1e-8); no early stop by KL. Gradients are clipped
-    only where `max_grad_norm` (Ludus' own key) says so.
+ 3. Adam over actor and critic together (betas 0.9 and 0.999, epsilon 1e-8); no early stop by KL (but see m). Gradients
+    are clipped only where `max_grad_norm` (Ludus' own key) says so.
  4. Learning rate, epsilon and beta follow their schedules at the policy's step when the update begins.
  5. Shuffling is over steps; a remainder that fills no minibatch is left out of that pass.
  6. Observations are normalised once per update: the statistics do not change during it.
@@ -61,6 +61,7 @@ Deviations from ML-Agents, on purpose:
     200 (benchmarks/README.md).
  n. `max_policy_lag` (Ludus' own key) leaves steps of older policies out of the minibatches. Values, memories, teams and
     the sums of rewards still take all steps; advantages are normalised over those that are learned from.
+ o. `target_kl`, `desired_kl` and `normalize_values` (Ludus' own keys): `on_policy` and `networks.value_normalizer`.
 
 What it does not do: collect, count steps, write files, decide when to stop. `update` is `on_policy.OnPolicy.update`,
 which POCA shares. Dimensions as in `worker.learning.functional`.
@@ -68,7 +69,7 @@ which POCA shares. Dimensions as in `worker.learning.functional`.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -80,8 +81,9 @@ from worker.experience.rollout import Rollout
 from worker.experience.transitions import sequences_of, transitions_of
 from worker.learning.algorithms.batch import Batch, Estimates, Recurrence, batch_with_targets
 from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Experience, Loss, OnPolicy, Rates
-from worker.learning.algorithms.ppo_stats import entropies
+from worker.learning.algorithms.ppo_stats import entropies, value_estimates
 from worker.learning.algorithms.recurrent_critic import unroll
+from worker.learning.algorithms.training_state import Changed
 from worker.learning.fast import ppo as by_hand
 from worker.learning.fast.switch import covers
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, mean_of_rows, squared_error
@@ -95,6 +97,12 @@ class PPOExperience(Experience):
 
     recurrence: Recurrence | None
     """None without a memory."""
+    means: dict[str, Tensor]
+    """The mean values of the steps in the units of rewards, where the batch has others; by the name of the metric."""
+
+    def estimates(self) -> dict[str, Tensor]:
+        """As `Experience`."""
+        return self.means
 
 
 class PPO(OnPolicy[PPOExperience, Batch]):
@@ -118,9 +126,14 @@ class PPO(OnPolicy[PPOExperience, Batch]):
             signals=len(self.signals),
             shared_critic=self.config.hyperparameters.shared_critic,
             generator=self.generator,
+            normalize_values=self.config.hyperparameters.normalize_values,
         )
         self.actor, self.critic_memory_size = model.actor, model.memory_size
         return model
+
+    def changed(self) -> list[Changed]:
+        """Return the statistics of returns, which an update changes, if there are any."""
+        return [] if self.model.value_normalizer is None else [self.model.value_normalizer]
 
     def parameter_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
         """Return the parameters, those of the critic apart if they have a learning rate of their own."""
@@ -205,11 +218,17 @@ class PPO(OnPolicy[PPOExperience, Batch]):
         batch, episodes = batch_with_targets(
             rollout, transitions, pool, estimates, terminated, self.signals, lambd, correction
         )
+        means, normalizer = dict[str, Tensor](), self.model.value_normalizer
+        if normalizer is not None and (fresh is None or bool(fresh.any())):  # else nothing is learned
+            means = dict(zip(value_estimates(self.signals.names), batch.values.unbind(1), strict=True))
+            normalizer.merge(batch.returns, batch.values, self.model.critic.heads)
+            values, returns = normalizer.normalized(batch.values), normalizer.normalized(batch.returns)
+            batch = replace(batch, values=values, returns=returns)
         if fresh is not None and recurrence is None:
             batch = batch.select(fresh.nonzero().squeeze(1).to(self.device))
         elif fresh is not None and recurrence is not None:
             recurrence = recurrence.select(fresh[recurrence.sequences.first].nonzero().squeeze(1))
-        return PPOExperience(batch, transitions, episodes, fresh, recurrence)
+        return PPOExperience(batch, transitions, episodes, fresh, recurrence, means)
 
     def minibatches(self, experience: PPOExperience) -> Iterator[Batch]:
         """Yield shuffled minibatches of each epoch."""

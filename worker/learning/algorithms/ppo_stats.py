@@ -21,6 +21,7 @@ Means are over its minibatches unless the line says otherwise. ML-Agents' metric
 `Policy/Acting KL`: KL(policy that acted || policy before the update) in nats, by k3 from the log-probabilities that
     collectors logged: the mean over those steps of the first minibatch that the policy before the update took itself.
     0 but for rounding, because they are one policy that two implementations compute. Not without such steps.
+`Policy/Minibatches`: minibatches of this update; with `target_kl` only, which may end it early.
 `Policy/Lag`: mean number of published versions between the policy that acted on a step and the one that is updated.
 `Policy/Stale Share`: share of the rollout's steps that were too old to be learned from (`max_policy_lag`).
 `Policy/<Signal> Reward`: mean, over the episodes that ended in the rollout, of the summed reward after strength; not
@@ -116,8 +117,7 @@ class PolicyCheck(NumericCheck):
             "Policy/Clip Fraction": clip_fraction(log_ratios, epsilon, real),
             "Losses/Explained Variance": explained_variance(batch.values, batch.returns),
         }
-        estimates = [f"Policy/{title(name)} Value Estimate" for name in names]
-        metrics |= dict(zip(estimates, batch.values.mean(0).unbind(), strict=True))
+        metrics = dict(zip(value_estimates(names), batch.values.mean(0).unbind(), strict=True)) | metrics
         valid = self.is_valid() & finite & kl.isfinite()
         scalars = torch.stack([valid.float(), *metrics.values()]).double()
         copied = torch.cat([scalars, episodes.reshape(-1)]).cpu().numpy()
@@ -136,6 +136,11 @@ class PolicyCheck(NumericCheck):
         if not any(ratios) or (terms is not None and (terms.minibatch or 0) < ratios.index(True)):
             return terms
         return Diverged("ratio of probabilities", ratios.index(True))
+
+
+def value_estimates(names: Sequence[str]) -> list[str]:
+    """Return the names of the metrics of mean values, one for each signal."""
+    return [f"Policy/{title(name)} Value Estimate" for name in names]
 
 
 def entropies(

@@ -52,6 +52,9 @@ share, are in `off_policy`. Dimensions as in `worker.learning.functional`; `R` r
 Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
 """
 
+from collections.abc import Iterator
+from functools import partial
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -85,7 +88,8 @@ class SAC(OffPolicyAlgorithm):
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         self.generator = torch.Generator().manual_seed(seed)
-        self.model = model = SoftActorCritic(config, spec, len(signals), device, self.generator)
+        self._build = partial(SoftActorCritic, config, spec, len(signals), device, self.generator)
+        self.model = model = self._build()
         self.actor = model.actor
         groups = model.named_parameters()
         self.optimizer = FlatAdam([item for group in groups for item in group])
@@ -113,6 +117,10 @@ class SAC(OffPolicyAlgorithm):
             },
             changed=[self.optimizer, *model.critics.target.parameters()],
         )
+
+    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
+        yield from zip(self.model.all_parameters(), self._build().all_parameters(), strict=True)
 
     def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
         """Return metrics of the terms' means over an update."""

@@ -110,6 +110,12 @@ class FlatAdam:
         return norm
 
     @torch.no_grad()
+    def reset(self) -> None:
+        """Forget all moments and steps; the parameters stay what they are."""
+        for tensor in (self._first, self._second, self._steps):
+            tensor.zero_()
+
+    @torch.no_grad()
     def snapshot(self) -> list[Tensor]:
         """Return a copy of parameters, moments and counts to go back to."""
         return [tensor.clone() for tensor in self._state()]

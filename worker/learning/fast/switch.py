@@ -1,7 +1,7 @@
 """The switch between autograd and derivatives by hand.
 
 PPO's and SAC's are written by hand where all of their networks are MLPs over vectors. Every other gradient is
-autograd's: pictures, entities, goals, memories, POCA, imitation, reward signals, and activations that
+autograd's: pictures, entities, goals, memories, layer norms, POCA, imitation, reward signals, and activations that
 `dense.ACTIVATION_GRADIENTS` does not have.
 """
 

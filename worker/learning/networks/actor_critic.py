@@ -17,6 +17,7 @@ from worker.learning.networks.actor import Actor
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import xavier_dense
 from worker.learning.networks.encoder import Encoded
+from worker.learning.networks.value_normalizer import ValueNormalizer
 
 
 class Critic(nn.Module):
@@ -47,6 +48,7 @@ class ActorCritic(nn.Module):
         signals: int,
         shared_critic: bool,
         generator: torch.Generator,
+        normalize_values: bool = False,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         super().__init__()
@@ -55,6 +57,8 @@ class ActorCritic(nn.Module):
         if not shared_critic:
             body = NetworkBody(spec.observations, settings, generator, normalizes=False)
         self.critic = Critic(body, signals, generator, shared=shared_critic)
+        self.value_normalizer = ValueNormalizer(signals) if normalize_values else None
+        """With it the critic's heads have units of their own, in `evaluate`, too."""
         self.memory_size = self.actor.memory_size
         """Width of the actor's memory, and of the critic's; 0 without."""
 
@@ -85,7 +89,7 @@ class ActorCritic(nn.Module):
     def values(
         self, encoded: Encoded, memory: Float[Tensor, "Q K"] | None = None, *, length: int = 1
     ) -> tuple[Float[Tensor, "R S"], Float[Tensor, "Q K"] | None]:
-        """Return the values of each row, and the critic's memory after each sequence.
+        """Return the values of each row, in the units of rewards, and the critic's memory after each sequence.
 
         Some rows at a time: the activations of a whole buffer would not fit a cache, nor those of pictures a GPU.
         """
@@ -98,4 +102,6 @@ class ActorCritic(nn.Module):
             values.append(self.critic.heads(features))
             if state is not None:
                 after.append(state)
-        return torch.cat(values), torch.cat(after) if after else None
+        outputs = torch.cat(values)
+        outputs = outputs if self.value_normalizer is None else self.value_normalizer(outputs)
+        return outputs, torch.cat(after) if after else None

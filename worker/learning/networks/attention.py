@@ -20,6 +20,7 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ludus.collector.layout import NORM_EPSILON
 from worker.learning.networks.dense import normal_dense
 
 EMBEDDING_SIZE = 128
@@ -30,7 +31,6 @@ NO_NUMBER = 1e-30
 """Below this sum of absolute values an entity is padding (a comparison with 0 that exported models can make, too)."""
 EPSILON = 1e-7
 """Added to the number of real entities: the mean of none is 0."""
-NORM_EPSILON = 1e-5
 
 
 def entity_deviation(width: int) -> float:

@@ -2,9 +2,9 @@
 
     observations --encode--> Encoded --encoders--> vector [+ extra inputs] --hidden layers--> [LSTM] --> features
 
-Hidden layers are ordinary ones or, where an observation is a goal signal and `goal_conditioning_type` is `hyper`, those
-of `networks.conditional`. `encode` normalises and joins the vectors; nothing learns there, so learners encode a
-rollout once. Pictures go through it untouched.
+Hidden layers are ordinary ones, those of `networks.normed` or, where an observation is a goal signal and
+`goal_conditioning_type` is `hyper`, those of `networks.conditional`. `encode` normalises and joins the vectors; nothing
+learns there, so learners encode a rollout once. Pictures go through it untouched.
 
 Dimensions: `R` rows; with a memory they are `Q` sequences of `L` steps each, one sequence after the other.
 """
@@ -24,13 +24,14 @@ from worker.learning.networks.dense import DenseBody
 from worker.learning.networks.encoder import Encoded, ObservationEncoder
 from worker.learning.networks.memory import Memory
 from worker.learning.networks.normalizer import Normalizer
+from worker.learning.networks.normed import LayerNormBody, SimbaBody, hidden_body
 
 
 class NetworkBody(nn.Module):
     """Features of observations."""
 
     normalizer: Normalizer | None
-    hidden: DenseBody | ConditionalBody
+    hidden: DenseBody | LayerNormBody | SimbaBody | ConditionalBody
     memory: Memory | None
 
     def __init__(
@@ -61,7 +62,7 @@ class NetworkBody(nn.Module):
         self.hidden = (
             ConditionalBody(inputs, self.encoder.goal_size, units, layers, generator, activation=layout.activation)
             if layout.conditioned
-            else DenseBody(inputs, units, layers, generator, activation=layout.activation)
+            else hidden_body(inputs, layout, generator)
         )
         self.memory = Memory(units, layout.memory_size, generator) if layout.memory_size else None
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from worker.learning.networks.attention import NORM_EPSILON
+from ludus.collector.layout import NORM_EPSILON
 from worker.learning.networks.dense import Dense, DenseBody, torch_function
 
 HYPER_LAYERS = 2

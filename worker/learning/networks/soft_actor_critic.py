@@ -93,7 +93,7 @@ class ModularCritics(nn.Module):
     def q_values_of(self, prediction: QPrediction, continuous: Float[Tensor, "R C"]) -> Float[Tensor, "2 R S K"]:
         """Return Q of other actions on the same observations, whose encodings are not computed again."""
         encodings, length = prediction.passed
-        with _constant(self.q):
+        with constant(self.q):
             return self._by_signal(
                 [network(part, continuous, length) for network, part in zip(self.q_networks, encodings, strict=True)]
             )
@@ -133,7 +133,7 @@ class ModularCritics(nn.Module):
 
 
 @contextmanager
-def _constant(module: nn.Module) -> Iterator[None]:
+def constant(module: nn.Module) -> Iterator[None]:
     """Treat the weights of a module as constants in the graphs that are recorded meanwhile."""
     module.requires_grad_(False)
     try:
@@ -189,6 +189,10 @@ class SoftActorCritic:
             [(f"critics.{name}", part) for name, part in self.critics.named_parameters() if part.requires_grad],
             [("log_coefficients", self.log_coefficients)],
         ]
+
+    def all_parameters(self) -> list[nn.Parameter]:
+        """Return all parameters, those of the target included."""
+        return [*self.actor.parameters(), *self.critics.parameters(), self.log_coefficients]
 
     def actions(
         self, head: Float[Tensor, "R H"], masks: Bool[Tensor, "R M"] | None, noise: Float[Tensor, "R C"] | None

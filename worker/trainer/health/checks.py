@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator
 from math import floor, log10
 from typing import Final
 
-from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
-from ludus.config.hyperparameters import OnPolicyHyperparameters
+from ludus.config.behavior import POCAConfig, PPOConfig
+from ludus.config.hyperparameters import OnPolicyHyperparameters, SACHyperparameters
 from ludus.config.rewards import GAILConfig
 from ludus.config.trainer import TrainerConfig
 from ludus.play.checks.facts import (
@@ -211,7 +211,7 @@ def divergence(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
             kl.began,
         )
     elif since is not None and not solved:
-        key = "init_entcoef" if isinstance(config, SACConfig) else "beta"
+        key = "init_entcoef" if isinstance(config.hyperparameters, SACHyperparameters) else "beta"
         if isinstance(config, PPOConfig | POCAConfig):
             key += f" ({config.hyperparameters.beta:g})"
         yield Fact(

@@ -1,4 +1,4 @@
-"""Makers for tests of SAC and DQN: learners, rounds of experience, and SAC's objective as the paper has it."""
+"""Makers for tests of off-policy algorithms: learners, rounds of experience, SAC's objective as the paper has it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +11,9 @@ from torch.distributions.transforms import TanhTransform
 from ludus.collector.segments import SegmentEnd
 from ludus.config.behavior import SACConfig
 from ludus.config.plugins.dqn import DQNConfig
+from ludus.config.plugins.td3 import TD3Config
+from ludus.config.plugins.tqc import TQCConfig
+from ludus.config.trainer import OffPolicyConfig
 from ludus.protocol.spec import BehaviorSpec
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
 from worker.experience.rollout import Rollout
@@ -21,6 +24,8 @@ from worker.learning.fast.critics import StackedCritics
 from worker.learning.functional.distributions import masked_logits
 from worker.learning.networks.soft_actor_critic import ModularCritics
 from worker.learning.plugins.dqn.algorithm import DQN
+from worker.learning.plugins.td3 import TD3
+from worker.learning.plugins.tqc import TQC
 from worker.learning.rewards.signals import SignalSet
 
 CPU = torch.device("cpu")
@@ -83,7 +88,39 @@ def make_dqn(spec: BehaviorSpec | None = None, config: DQNConfig | None = None, 
     return DQN(config, spec, CPU, seed, _signals(config, spec, seed))
 
 
-def _signals(config: SACConfig | DQNConfig, spec: BehaviorSpec, seed: int) -> SignalSet:
+def make_td3(
+    spec: BehaviorSpec | None = None,
+    *,
+    network: dict[str, Any] | None = None,
+    signals: dict[str, Any] | None = None,
+    seed: int = 1,
+    **hyper: Any,
+) -> TD3:
+    """A learner of a behavior that sees a number and has a column, unless another one is given."""
+    spec = make_spec(observations=(1,), continuous=1) if spec is None else spec
+    section = _section("td3", 0.5, network, signals)
+    section["hyperparameters"] |= hyper
+    config = TD3Config.model_validate(section)
+    return TD3(config, spec, CPU, seed, _signals(config, spec, seed))
+
+
+def make_tqc(
+    spec: BehaviorSpec | None = None,
+    *,
+    network: dict[str, Any] | None = None,
+    signals: dict[str, Any] | None = None,
+    seed: int = 1,
+    **hyper: Any,
+) -> TQC:
+    """As `make_td3`."""
+    spec = make_spec(observations=(1,), continuous=1) if spec is None else spec
+    section = _section("tqc", 0.5, network, signals)
+    section["hyperparameters"] |= hyper
+    config = TQCConfig.model_validate(section)
+    return TQC(config, spec, CPU, seed, _signals(config, spec, seed))
+
+
+def _signals(config: OffPolicyConfig, spec: BehaviorSpec, seed: int) -> SignalSet:
     generator = torch.Generator().manual_seed(seed + 1000)
     return build_signals(config.reward_signals, spec, CPU, generator, Demonstrations({}))
 

@@ -44,8 +44,24 @@ PLAIN = {
     "squashed hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {}, head="squashed"),
     "squashed discrete": Kind(make_spec(branches=(3, 2)), {}, head="squashed"),
     "epsilon greedy": Kind(make_spec(observations=(3, 2), branches=(3, 2)), {"normalize": True}, "epsilon_greedy"),
+    "noisy": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}, "gaussian_noise"),
+}
+NORMED = {
+    "layer norm": Kind(make_spec(observations=(3, 2), **BOTH), {"hidden_type": "layer_norm", "normalize": True}),
+    "layer norm, one layer": Kind(make_spec(**BOTH), {"hidden_type": "layer_norm", "num_layers": 1}),
+    "simba": Kind(
+        make_spec(observations=(3, 2), continuous=2),
+        {"hidden_type": "simba", "normalize": True, "activation": "relu"},
+        head="squashed",
+    ),
+    "simba, epsilon greedy": Kind(make_spec(branches=(3, 2)), {"hidden_type": "simba"}, "epsilon_greedy"),
 }
 OTHERS = {
+    **NORMED,
+    "layer norm and memory": Kind(make_spec(observations=(3, 2), **BOTH), {"hidden_type": "layer_norm", **MEMORY}),
+    "simba and memory": Kind(make_spec(observations=(3, 2), **BOTH), {"hidden_type": "simba", **MEMORY}),
+    "picture, layer norm": Kind(make_spec(observations=(PICTURE, 3), **BOTH), {"hidden_type": "layer_norm"}),
+    "picture, simba": Kind(make_spec(observations=(PICTURE, 3), **BOTH), {"hidden_type": "simba", "normalize": True}),
     **{
         f"picture {encoder}": Kind(make_spec(observations=(shape,), branches=(3,)), {"vis_encode_type": encoder})
         for encoder, shape in {
@@ -66,6 +82,7 @@ OTHERS = {
     "goal picture": Kind(make_spec(observations=(3, PICTURE), goal=1, **BOTH), {}),
     "memory": Kind(make_spec(observations=(3, 2), **BOTH), {"normalize": True, **MEMORY}),
     "memory, squashed": Kind(make_spec(continuous=2), MEMORY, head="squashed"),
+    "picture, noisy": Kind(make_spec(observations=(PICTURE,), continuous=2), {}, "gaussian_noise"),
     "picture, epsilon greedy": Kind(make_spec(observations=(PICTURE,), branches=(3,)), {}, "epsilon_greedy"),
     "everything": Kind(EVERYTHING, {"normalize": True, **MEMORY}),
     "everything, squashed": Kind(EVERYTHING, {"normalize": True, **MEMORY}, head="squashed"),
@@ -83,6 +100,8 @@ def make_actor(kind: Kind, seed: int = 1) -> Actor:
     for name, values in actor.head_parameters().items():
         if name == "epsilon":
             values.fill_(0.3)
+        if name == "noise_log_sigma":
+            values.fill_(-3.0)  # so small that no action is clipped
     observations, _ = see(kind.spec, 50, seed)
     actor.body.update_normalizer(observations)
     return actor

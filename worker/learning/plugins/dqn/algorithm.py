@@ -45,7 +45,8 @@ What it does not do: continuous actions, memory, behavioral cloning (a configura
 steps of each sequence, `M` choices of all branches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -108,14 +109,16 @@ class DQN(OffPolicyAlgorithm):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         assert expert is None, "the configuration refuses behavioral_cloning"
         hyper, self.generator = config.hyperparameters, torch.Generator().manual_seed(seed)
-        self.model = network = QNetwork(
+        self._build = partial(
+            QNetwork,
             spec,
             config.network_settings,
             len(signals),
             head=config.head,
             dueling=hyper.dueling,
             generator=self.generator,
-        ).to(device)
+        )
+        self.model = network = self._build().to(device)
         self.actor = network.actor
         self._epsilon = network.actor.head_parameters()["epsilon"].fill_(hyper.exploration_initial_eps)
         """With the actor's weights it is published to collectors."""
@@ -141,6 +144,10 @@ class DQN(OffPolicyAlgorithm):
             },
             changed=[self.optimizer, *network.target_parameters(), self._steps, self.priorities],
         )
+
+    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
+        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add a round to the replay buffer; return the rows that hold it."""
