@@ -1,6 +1,7 @@
 """`ludus experiment`: many runs of one configuration, in which some keys vary, for one answer."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,7 @@ import click
 import yaml
 
 from ludus.cli.client import Failure, answering, connected, sending
-from ludus.cli.exits import Exit
+from ludus.cli.exits import Exit, sigterm_interrupts
 from ludus.cli.experiment_games import RUN, ExperimentGames, simulate_command
 from ludus.cli.files import Text, TextFile, Unreadable, read_text
 from ludus.cli.options import (
@@ -127,7 +128,8 @@ def _value(trial: Trial | None) -> str:
 def print_experiment(record: Experiment) -> None:
     """Print an experiment for people."""
     used, counts = record.used, ", ".join(f"{count} {state}" for state, count in record.trials.items())
-    spent = f"{number(used.runs)} runs, {number(used.steps)} steps, {used.hours:.2f} h"
+    hours = used.hours + (0.0 if used.since is None else (datetime.now(UTC) - used.since).total_seconds() / 3600)
+    spent = f"{number(used.runs)} runs, {number(used.steps)} steps, {max(0.0, hours):.2f} h"
     spent += f", {used.gpu_hours:.2f} GPU hours" if used.gpu_hours else ""
     best = record.best
     facts = [*fields(record, "id, name, state"), ("", record.detail), ("trials", counts), ("used", spent)]
@@ -312,8 +314,11 @@ def play(
     ludus experiment play sweep -- ludus unity {run} --env build.x86_64
     """
     chosen = chosen_command(gateway or client.gateway, game, count, envs, command)
-    with ExperimentGames(client, name, chosen) as games:
-        print_experiment(follow(client, name, timeout, games))
+    with sigterm_interrupts(), ExperimentGames(client, name, chosen) as games:
+        record = follow(client, name, timeout, games)
+    print_experiment(record)
+    if record.state is ExperimentState.FAILED:
+        raise Failure(record.detail, Exit.RUN_FAILED)
 
 
 def chosen_command(gateway: str, game: str | None, count: int, envs: int, command: tuple[str, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -9,12 +10,14 @@ from typing import Final, Self
 from ludus.child_process import ChildProcess, describe_exit
 from ludus.cli.client import Failure
 from ludus.cli.exits import Exit
+from ludus.cli.render import echo
 from ludus.client import TERMINAL_STATES, Client
 
 RUN: Final = "{run}"
 """Stands for the id of a run in a command."""
 STARTS: Final = 3
-"""Times that the command of a run is started: it restarts crashed games itself."""
+"""Times in a row that the command of a run may end within `QUICK_SECONDS`: it restarts crashed games itself."""
+QUICK_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 15.0
 
 
@@ -33,26 +36,41 @@ class ExperimentGames:
         self._experiment = experiment
         self._command = command
         self._games: dict[str, ChildProcess] = {}
-        self._starts: dict[str, int] = {}
+        self._ending: list[ChildProcess] = []
+        """Asked to end."""
+        self._quick_ends: dict[str, int] = {}
+        """How often in a row the command of a run ended at once while the run went on."""
 
     def poll(self) -> None:
         """Start games for runs that have begun, and end those of runs that are over.
 
-        Raises Failure where the command of a run ended again and again while the run went on.
+        A run whose command ends at once again and again gets no further one; the others go on. Raises Failure where the
+        command cannot be started at all.
         """
         live = self._live()
+        for game in [game for game in self._ending if game.exit_code() is not None]:
+            game.end()
+            self._ending.remove(game)
         for run, game in list(self._games.items()):
             code = game.exit_code()
-            if run not in live or code is not None:
-                del self._games[run]
-                game.terminate()
-                game.end(STOP_SECONDS)
-            if run in live and code is not None and self._starts[run] >= STARTS:
-                words = f"{shlex.join(self._of(run))} ended {STARTS} times ({describe_exit(code)}) while {run} went on"
-                raise Failure(words, Exit.RUN_FAILED)
+            if run in live and code is None:
+                continue
+            del self._games[run]
+            game.terminate()
+            self._ending.append(game)
+            if run in live and code is not None:
+                quick = time.monotonic() - game.started_at < QUICK_SECONDS
+                self._quick_ends[run] = self._quick_ends.get(run, 0) + 1 if quick else 0
+                if self._quick_ends[run] == STARTS:
+                    words = f"{shlex.join(self._of(run))} ended {STARTS} times at once ({describe_exit(code)})"
+                    echo(f"{words}: {run} gets no games from here", err=True)
         for run in live - self._games.keys():
-            self._starts[run] = self._starts.get(run, 0) + 1
-            self._games[run] = ChildProcess(self._of(run), own_group=True, stdout=sys.stderr.buffer, tied=True)
+            if self._quick_ends.get(run, 0) < STARTS:
+                try:
+                    game = ChildProcess(self._of(run), own_group=True, stdout=sys.stderr.buffer, tied=True)
+                except OSError as error:
+                    raise Failure(f"{self._command[0]} cannot be started: {error.strerror}", Exit.USAGE) from error
+                self._games[run] = game
 
     def _of(self, run: str) -> Sequence[str]:
         return [part.replace(RUN, run) for part in self._command]
@@ -73,5 +91,5 @@ class ExperimentGames:
     ) -> None:
         for game in self._games.values():
             game.terminate()
-        for game in self._games.values():
+        for game in [*self._games.values(), *self._ending]:
             game.end(STOP_SECONDS)

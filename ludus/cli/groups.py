@@ -85,6 +85,8 @@ def _of_trial(client: Client, text: str) -> list[RunSummary]:
     if trial is None:
         missing = f"no trial {number}" if number else "no complete trial yet"
         raise Failure(f"experiment {name} has {missing} (ludus experiment trials {name})", Exit.USAGE)
+    if not trial.runs:
+        raise Failure(f"trial {trial.number} of {name} has no run: {trial.detail}", Exit.USAGE)
     return _named(client, ",".join(run.run_id for run in trial.runs))
 
 

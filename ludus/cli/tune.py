@@ -1,9 +1,10 @@
 """`ludus tune`: from a configuration and a budget to a better configuration."""
 
-import os
+import re
 import sys
 import tempfile
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 import yaml
 
 from ludus.cli.client import Failure, explain, sending
-from ludus.cli.exits import INTERRUPTED, Exit
+from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.experiment import POLL_SECONDS, chosen_command, print_plan, short
 from ludus.cli.experiment_games import ExperimentGames
 from ludus.cli.files import Text, TextFile
@@ -54,8 +55,9 @@ def tune(
 ) -> None:
     """Find a better configuration than FILE within a budget, and write it.
 
-    Varies the keys that decide most often for FILE's trainer, around a first trial with FILE itself, and ends hopeless
-    trials early. Games come from --game, from a command behind `--` with {run} in it, or dial in by themselves.
+    Varies the keys that decide most often for FILE's trainer. The first trial has FILE's values where they lie in the
+    ranges. Hopeless trials end early. Games come from --game, from a command behind `--` with {run} in it, or dial in
+    by themselves.
 
     \b
     ludus tune cartpole.yaml --budget 1h --game gymnasium:CartPole-v1
@@ -65,7 +67,9 @@ def tune(
         raise click.UsageError("Give --budget (4h, 90m) or --runs: tuning has no end of its own.")
     if budget is not None and budget <= 0:
         raise click.UsageError("--budget must be longer than 0.")
-    name = name or f"{Path(file.name).stem}-tune-{os.getpid()}"
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file.name).stem).strip("-.")[:60] or "config"
+    name = name or f"{stem}-tune-{datetime.now(UTC):%m%d-%H%M%S}"
+    options["keeps"] = server is not None
     limits = {"hours": None if budget is None else budget / 3600, "runs": runs}
     document: JsonObject = {
         "name": name,
@@ -99,19 +103,22 @@ def _tune(client: Client, document: JsonObject, output: Path, file: Text, option
     echo(f"{name} ({created.id}) begins on {client.server}")
     game, command = options["game"], options["command"]
     code = int(Exit.OK)
-    with ExitStack() as stack:
-        games = None
-        if game is not None or command:
-            chosen = chosen_command(options["gateway"] or client.gateway, game, 1, options["envs"], command)
-            games = stack.enter_context(ExperimentGames(client, name, chosen))
-        try:
+    try:
+        with sigterm_interrupts(), ExitStack() as stack:
+            games = None
+            if game is not None or command:
+                chosen = chosen_command(options["gateway"] or client.gateway, game, 1, options["envs"], command)
+                games = stack.enter_context(ExperimentGames(client, name, chosen))
             record = _follow(client, name, games)
-        except KeyboardInterrupt:
-            echo("Interrupted: the experiment is stopped.", err=True)
-            record, code = client.experiments.stop(name), INTERRUPTED
+    except KeyboardInterrupt:
+        echo("Interrupted: the experiment is stopped.", err=True)
+        record, code = client.experiments.stop(name), INTERRUPTED
+    except BaseException:
+        client.experiments.stop(name)
+        raise
     echo(record.detail)
     if record.state is ExperimentState.FAILED:
-        return int(Exit.RUN_FAILED)
+        record, code = client.experiments.stop(name), int(Exit.RUN_FAILED)
     best = record.best
     if best is None:
         echo("No trial is complete: there is nothing to write. Give a larger budget.", err=True)
@@ -121,8 +128,10 @@ def _tune(client: Client, document: JsonObject, output: Path, file: Text, option
     echo(f"Best: trial {best.number} with {best.value:.6g} ({short(best.parameters)}). {output} has its configuration.")
     first = next(client.experiments.trials(name, limit=1))
     if first.value is not None and best.number != first.number:
-        echo(f"{file.name} itself: {first.value:.6g}.")
-        echo(f"Better beyond the seed? ludus compare experiment:{name}/{first.number} experiment:{name}/{best.number}")
+        echo(f"Trial {first.number}, with the values of {file.name} where they lie in the ranges: {first.value:.6g}.")
+        if options["keeps"]:
+            words = f"ludus compare experiment:{name}/{first.number} experiment:{name}/{best.number}"
+            echo(f"Is it better beyond the seed? {words}")
     return code
 
 

@@ -17,6 +17,7 @@ from ludus.schemas.experiments import Trial as Trial
 from ludus.schemas.experiments import TrialConfig as TrialConfig
 from ludus.schemas.experiments import TrialRun as TrialRun
 from ludus.schemas.experiments import TrialState as TrialState
+from ludus.schemas.experiments import Used as Used
 from ludus.schemas.record import FrozenRecord
 from ludus.schemas.recordings import MessagePart as MessagePart
 from ludus.schemas.recordings import RecordedFrame as RecordedFrame

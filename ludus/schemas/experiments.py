@@ -78,7 +78,9 @@ class Used(FrozenRecord):
     """Agent steps."""
     gpu_hours: float = 0.0
     hours: float = 0.0
-    """For which the experiment has run, without pauses."""
+    """For which the experiment has run, without pauses, until `since`."""
+    since: datetime | None = None
+    """Since when it runs; null while it doesn't."""
 
 
 class Experiment(FrozenRecord):

@@ -71,6 +71,7 @@ def upgrade() -> None:
         sa.Column("steps", sa.BigInteger(), nullable=False),
         sa.Column("seconds", sa.Double(), nullable=False),
         sa.Column("gpus", sa.Integer(), nullable=False),
+        sa.Column("is_paused", sa.Boolean(), nullable=False),
         sa.Column("is_open", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["experiment_id", "trial"],

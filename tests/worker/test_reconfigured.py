@@ -27,11 +27,12 @@ NEW_OF_PPO: dict[str, Any] = {
     "vtrace": True,
     "decoupled_objective": True,
     "max_policy_lag": 5,
+    "target_kl": 10.0,
 }
 NEW: dict[str, dict[str, Any]] = {
     "ppo": NEW_OF_PPO,
     "poca": NEW_OF_PPO,
-    "sac": {"learning_rate": 3e-3, "learning_rate_schedule": "linear", "tau": 0.5},
+    "sac": {"learning_rate": 3e-3, "learning_rate_schedule": "linear", "tau": 0.5, "reset_interval": 1000},
 }
 """Other values of everything that may change."""
 

@@ -99,6 +99,8 @@ class TrialRun(Base):
     """For which it trained, once it has ended."""
     gpus: Mapped[int] = mapped_column(Integer, default=0)
     """GPUs that it asks for."""
+    is_paused: Mapped[bool] = mapped_column(default=False)
+    """Whether the experiment was paused while it trained: it is resumed as soon as it has paused, once that goes on."""
     is_open: Mapped[bool] = mapped_column(default=True)
     """Whether it still has to end, or to be evaluated."""
 

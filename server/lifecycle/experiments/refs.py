@@ -35,10 +35,7 @@ class ExperimentNotEnded(Conflict, code="experiment_not_ended"):
 
     experiment_id: str
     state: str
-    sentence = (
-        "Experiment {experiment_id} is {state}, or runs of it have not ended. Stop it (`ludus experiment stop`), wait "
-        "for its runs, and delete it then."
-    )
+    sentence = "Experiment {experiment_id} is {state}. Stop it (`ludus experiment stop`), and delete it then."
 
 
 class ExperimentEnded(Conflict, code="experiment_ended"):

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from datetime import UTC, datetime
+from typing import Any, ClassVar
 
-from sqlalchemy import case, func, select, text
-from sqlalchemy.orm import defer
+from sqlalchemy import ScalarSelect, case, func, select, text
+from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from ludus.schemas.experiments import ExperimentState, TrialState, Used
 from server.kit.db.clock import now
@@ -19,7 +20,7 @@ from server.kit.listing import ListQuery, Page
 from server.lifecycle.experiments.models import ACTIVE_SQL, Experiment, Trial, TrialRun
 from server.lifecycle.experiments.refs import ExperimentExists, ExperimentNotFound, TrialNotFound
 from server.lifecycle.experiments.requests import read_spec
-from server.runs.models import BEING_DELETED, Run
+from server.runs.models import BEING_DELETED, Attempt, Run
 
 
 class ExperimentRepository(Repository):
@@ -104,6 +105,13 @@ class ExperimentRepository(Repository):
         query = select(Trial).where(Trial.experiment_id == experiment_id).order_by(Trial.number)
         return self._session.scalars(query).all()
 
+    def newest_ended(self, experiment: Experiment, limit: int) -> Sequence[Trial]:
+        """Return the trials that ended last since the experiment began, or was resumed, the newest first."""
+        query = select(Trial).where(
+            Trial.experiment_id == experiment.id, Trial.finished_at >= (experiment.active_since or 0.0)
+        )
+        return self._session.scalars(query.order_by(Trial.finished_at.desc(), Trial.number.desc()).limit(limit)).all()
+
     def trial(self, experiment_id: str, number: int) -> Trial:
         """Return one trial. Raises TrialNotFound."""
         trial = self._session.get(Trial, (experiment_id, number))
@@ -148,17 +156,34 @@ class ExperimentRepository(Repository):
 
     def used(self, experiment: Experiment) -> Used:
         """Return how much of its budget an experiment has used: of runs that train, as of now."""
-        seconds = case((Run.started_at.is_(None), 0.0), else_=func.coalesce(Run.finished_at, now()) - Run.started_at)
+        trained = func.coalesce(_seconds(TrialRun.run_id), TrialRun.seconds)
+        evaluated = func.coalesce(_seconds(TrialRun.assessment_id), 0.0)
         columns = (
             func.count(),
             func.sum(func.coalesce(Run.step, TrialRun.steps)),
-            func.sum(TrialRun.gpus * func.coalesce(seconds, TrialRun.seconds)),
+            func.sum(TrialRun.gpus * case((Run.id.is_(None), TrialRun.seconds), else_=trained + evaluated)),
         )
         query = select(*columns).outerjoin(Run, Run.id == TrialRun.run_id)
         runs, steps, gpu_seconds = self._session.execute(query.where(TrialRun.experiment_id == experiment.id)).one()
-        since = 0.0 if experiment.active_since is None else max(0.0, self.clock() - experiment.active_since)
-        hours = (experiment.active_seconds + since) / 3600
-        return Used(runs=runs, steps=int(steps or 0), gpu_hours=float(gpu_seconds or 0.0) / 3600, hours=hours)
+        since = experiment.active_since
+        return Used(
+            runs=runs,
+            steps=int(steps or 0),
+            gpu_hours=float(gpu_seconds or 0.0) / 3600,
+            hours=experiment.active_seconds / 3600,
+            since=None if since is None else datetime.fromtimestamp(since, UTC),
+        )
+
+    def hours(self, experiment: Experiment) -> float:
+        """Return for how many hours an experiment has run, without pauses, as of now."""
+        since = experiment.active_since
+        return (experiment.active_seconds + (0.0 if since is None else max(0.0, self.clock() - since))) / 3600
+
+    def seconds(self, trial_run: TrialRun) -> float:
+        """Return for how many seconds workers had a run of a trial, and the run that evaluates it."""
+        ids = [trial_run.run_id, trial_run.live_id]
+        spent = func.sum(func.coalesce(Attempt.ended_at, now()) - Attempt.started_at)
+        return float(self._session.scalar(select(spent).where(Attempt.run_id.in_(ids))) or 0.0)
 
     def best(self, experiment: Experiment) -> Trial | None:
         """Return the complete trial with the best value, the first of several."""
@@ -171,3 +196,9 @@ class ExperimentRepository(Repository):
         """Delete an experiment with its trials. Their runs stay."""
         self._session.delete(experiment)
         self._session.flush()
+
+
+def _seconds(run_id: InstrumentedAttribute[Any]) -> ScalarSelect[Any]:
+    """Select for how many seconds workers had a run."""
+    spent = func.sum(func.coalesce(Attempt.ended_at, now()) - Attempt.started_at)
+    return select(spent).where(Attempt.run_id == run_id).correlate_except(Attempt).scalar_subquery()

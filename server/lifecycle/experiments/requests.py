@@ -11,8 +11,10 @@ from ludus.validation import NAME, OneOf
 from server.kit.db.texts import JsonObject
 from server.kit.http.fields import Document, Name, Text, Write
 
-Scalar = bool | int | float | str | None
+Scalar = Annotated[bool | int | float | str | None, OneOf("a number, a text, true, false or null")]
 Number = Annotated[int | float, OneOf("a number"), Field(ge=-1e300, le=1e300)]
+MAX_SETTINGS = 100_000
+"""Of a grid."""
 ExperimentName = Annotated[str, StringConstraints(max_length=100), NAME]
 """Shorter than the names of runs: a run's has the trial and the seed behind it."""
 
@@ -65,8 +67,16 @@ class Parameter(Write):
         assert self.min is not None
         assert self.max is not None
         step = self.step or 1
-        count = math.floor((self.max - self.min) / step + 1e-9) + 1
-        return [min(self.max, self.min + step * index) for index in range(count)]
+        return [min(self.max, self.min + step * index) for index in range(self.count)]
+
+    @property
+    def count(self) -> int:
+        """Number of all values, without making them."""
+        if self.values is not None:
+            return len(self.values)
+        assert self.min is not None
+        assert self.max is not None
+        return math.floor((self.max - self.min) / (self.step or 1) + 1e-9) + 1
 
     def holds(self, value: object) -> bool:
         """Return whether a value is one that the key may take."""
@@ -207,6 +217,8 @@ class ExperimentSpec(Write):
             for path, parameter in self.parameters.items():
                 if parameter.values is None and parameter.step is None and not parameter.is_whole:
                     raise ValueError(f"has the sampler grid, and {path} has neither values nor a step")
+            if self.size > MAX_SETTINGS:
+                raise ValueError(f"has the sampler grid, and {self.size:,} settings; {MAX_SETTINGS:,} are the most")
         elif self.budget == Budget() and self.population is None:
             raise ValueError(
                 "has no budget, and no sampler but grid ends by itself; give budget.runs, or another limit"
@@ -240,7 +252,7 @@ class ExperimentSpec(Write):
             return self.population.members
         if self.sampler != "grid":
             return math.inf
-        return math.prod(len(parameter.grid) for parameter in self.parameters.values())
+        return math.prod(parameter.count for parameter in self.parameters.values())
 
 
 class ExperimentCreate(ExperimentSpec):

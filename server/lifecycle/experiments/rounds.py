@@ -7,20 +7,21 @@ one that is killed anywhere has begun a trial with its row and its run, or not a
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ludus.config.problems import split_path
 from ludus.schemas.experiments import ExperimentState, TrialState, Used
-from ludus.schemas.states import RunState
+from ludus.schemas.states import RunState, StopReason
 from ludus.statistics import as_scores, interquartile_mean
 from server.assessments.repository import AssessmentRepository
 from server.checkpoints.repository import CheckpointRepository
 from server.kit.artifacts.store import ArtifactStore
 from server.kit.db.database import Database, Session
 from server.kit.db.texts import JsonObject
-from server.kit.errors import InvalidConfig, LudusError, Unavailable
+from server.kit.errors import InvalidConfig, LudusError, RunEnded, Unavailable
 from server.kit.jobs import Job, RowsFailed
 from server.kit.states import TERMINAL
 from server.kit.wake_up import Wakes
@@ -31,7 +32,7 @@ from server.lifecycle.experiments.repository import ExperimentRepository
 from server.lifecycle.experiments.requests import Budget, ExperimentSpec, Population, read_spec
 from server.lifecycle.experiments.service import close, finish
 from server.lifecycle.preparation import bind, prepare
-from server.lifecycle.service import RunService
+from server.lifecycle.service import RunNotPaused, RunService
 from server.metrics.points import Points
 from server.metrics.reader import MetricReader
 from server.metrics.repository import MetricRepository
@@ -43,6 +44,8 @@ AT_ONCE = 16
 """Runs that one round begins at most: their transaction is short."""
 FAILURES = 5
 """An experiment whose newest trials have failed, so many in a row, fails."""
+REFUSALS = 50
+"""So does one whose newest settings make no configuration, so many in a row."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,18 @@ class Look:
     seeds: Mapping[int, int]
     """How many runs each trial that runs has begun."""
     used: Used
+    hours: float
+    """For which it has run, without pauses."""
 
     def has_ended(self, trial_run: TrialRun) -> bool:
         """Return whether the run that is under way has ended, or is deleted."""
         run = self.runs.get(trial_run.live_id)
         return run is None or run.state in TERMINAL
+
+    def is_to_resume(self, trial_run: TrialRun) -> bool:
+        """Return whether a run has paused with the experiment, which goes on."""
+        run = self.runs.get(trial_run.live_id)
+        return trial_run.is_paused and run is not None and run.state == RunState.PAUSED
 
 
 @dataclass
@@ -88,6 +98,8 @@ class Decisions:
     """Further runs of trials that run: trial, seed, and the run's configuration, or why it was refused."""
     new_trials: list[tuple[Proposal, Prepared | str]] = field(default_factory=list)
     """With the configuration of their first run, or why it was refused."""
+    to_resume: list[str] = field(default_factory=list)
+    """Runs that paused with the experiment."""
     finished: str = ""
     """Why the experiment is over; empty while it isn't."""
     failed: str = ""
@@ -153,7 +165,8 @@ class ExperimentRounds:
                 self._score(database, look, trial_run, decisions)
         if decisions.ended or decisions.to_evaluate:
             return
-        decisions.finished = _over(look.spec.budget, look.used)
+        decisions.finished = _over(look.spec.budget, look.used, look.hours)
+        decisions.to_resume = [run.live_id for run in look.open_runs if look.is_to_resume(run)]
         if decisions.finished:
             return
         study: Advice | None = None
@@ -176,6 +189,8 @@ class ExperimentRounds:
         if run is None or run.state != RunState.SUCCEEDED:
             why = "was deleted" if run is None else f"is {run.state}: {run.stop_detail or run.stop_reason}"
             decisions.ended[place] = Ended(None, f"Run {trial_run.live_id} {why}")
+        elif run.stop_reason == StopReason.USER:
+            decisions.ended[place] = Ended(None, f"Run {run.id} was stopped by a user.")
         elif assessment is None:
             steps, values = self._curve(database, look.spec, run.id)
             if not steps:
@@ -189,12 +204,13 @@ class ExperimentRounds:
             try:
                 with database.read() as session:
                     decisions.to_evaluate[place] = prepare(session, document)
-            except LudusError as error:
+            except InvalidConfig as error:
                 raise CannotGoOn(f"objective.{section} is refused: {error}") from error
         else:
             with database.read() as session:
-                result = AssessmentRepository(session).get(run.id).result
-            score = result["mean"] if assessment[0] == "evaluate" else result["score"]
+                found = AssessmentRepository(session).find(run.id)
+            result = {} if found is None else found.result
+            score = result.get("mean" if assessment[0] == "evaluate" else "score")
             decisions.ended[place] = Ended(score, "" if score is not None else f"Run {run.id} played no game.")
 
     def _curve(self, database: Database, spec: ExperimentSpec, run_id: str) -> tuple[list[int], list[float]]:
@@ -230,6 +246,7 @@ class ExperimentRounds:
     def _new_points(self, database: Database, look: Look, trial: Trial) -> list[tuple[int, float]]:
         """Return the steps beyond the last report that every run of a trial has reached, and the mean value there."""
         rule, population = look.spec.early_stopping, look.spec.population
+        limit = math.inf if rule is None or rule.max_steps is None else rule.max_steps  # one that came so far has ended
         least = (rule.min_steps if rule is not None else None) or (population.interval if population else 1)
         runs = [run for run in look.open_runs if run.trial == trial.number]
         curves = [self._curve(database, look.spec, run.run_id) for run in runs]
@@ -240,7 +257,7 @@ class ExperimentRounds:
         last = look.spec.objective.last
         points = []
         for step in curves[0][0]:
-            if reported < step <= reached:
+            if reported < step <= reached and step < limit:
                 until = [int(np.searchsorted(steps, step, side="right")) for steps, _ in curves]
                 means = [
                     float(np.mean(values[max(0, end - last) : end])) if end else math.nan
@@ -272,7 +289,7 @@ class ExperimentRounds:
         complete = sum(trial.state == TrialState.COMPLETE for trial in look.trials)
         missing = rule.members - len(running) - complete if len(look.trials) >= rule.members else 0
         replaced: list[int | None] = [*losers, *([None] * missing)] if members else []
-        best = best_members(members, rule.quantile)
+        best = best_members([member for member in members if member.number not in losers], rule.quantile)
         for number in replaced:
             child = len(look.trials) + len(decisions.new_trials)
             if child >= (look.spec.budget.runs or math.inf):
@@ -301,7 +318,7 @@ class ExperimentRounds:
         spec = look.spec
         free = min(spec.parallelism - len(look.open_runs), AT_ONCE)
         left = math.inf if spec.budget.runs is None else spec.budget.runs - look.used.runs
-        remaining = spec.size - len(look.trials)
+        remaining = self._remaining(look)
         for trial in look.trials:
             if trial.state == TrialState.RUNNING:
                 left -= spec.seeds - look.seeds[trial.number]  # a trial that has begun is brought to its end
@@ -318,8 +335,17 @@ class ExperimentRounds:
             decisions.new_trials.append((proposal, self._prepare(database, look, proposal.parameters, seed)))
             free, left, remaining = free - 1, left - spec.seeds, remaining - 1
         if not look.open_runs and not decisions.new_seeds and not decisions.new_trials:
+            stopped = sum(trial.state == TrialState.STOPPED for trial in look.trials)
             tried = "All members have trained." if spec.population else f"All {spec.size} settings were tried."
+            tried += f" {stopped} trials were stopped before their end." if stopped else ""
             decisions.finished = tried if remaining <= 0 else f"Its budget of {spec.budget.runs} runs is used."
+
+    def _remaining(self, look: Look) -> float:
+        """Return how many settings are left to try. A population without a living member begins anew."""
+        states = [trial.state for trial in look.trials]
+        if look.spec.population is None or TrialState.RUNNING in states or len(states) < look.spec.size:
+            return look.spec.size - len(states)
+        return look.spec.size - states.count(TrialState.COMPLETE)
 
     def _prepare(self, database: Database, look: Look, parameters: JsonObject, seed: int) -> Prepared | str:
         """Return the configuration of a run of a setting, or why it is refused."""
@@ -358,6 +384,11 @@ class _Execution:
     def carry_out(self, decisions: Decisions) -> None:
         experiment = self._experiment
         experiment.revision += 1
+        for trial_run in self._experiments.open_runs(experiment.id):
+            if trial_run.live_id in decisions.to_resume:
+                trial_run.is_paused = False
+                with suppress(RunNotPaused, RunEnded):
+                    self._runs.resume(trial_run.live_id)
         self._close(decisions)
         for number, seed, prepared in decisions.new_seeds:
             self._start(self._experiments.trial(experiment.id, number), seed, prepared)
@@ -384,14 +415,12 @@ class _Execution:
 
     def _close(self, decisions: Decisions) -> None:
         """End runs and trials; begin evaluations."""
-        open_runs = self._experiments.open_runs(self._experiment.id)
-        present = self._experiments.present([run.live_id for run in open_runs])
-        for trial_run in open_runs:
+        for trial_run in self._experiments.open_runs(self._experiment.id):
             ended = decisions.ended.get((trial_run.trial, trial_run.seed))
             evaluated = decisions.to_evaluate.get((trial_run.trial, trial_run.seed))
             if ended is not None:
                 trial_run.value = ended.value
-                close(self._runs, trial_run, present.get(trial_run.run_id))
+                close(self._experiments, self._runs, trial_run)
             elif evaluated is not None:
                 run = self._create(f"{trial_run.trial}-{trial_run.seed}-evaluated", trial_run.trial, evaluated)
                 trial_run.assessment_id = run.id
@@ -419,10 +448,9 @@ class _Execution:
     def _end(self, trial: Trial, state: TrialState, detail: str) -> None:
         """End a trial, and its runs with it."""
         trial.state, trial.detail, trial.finished_at = state, detail, self._clock
-        open_runs = [run for run in self._experiments.open_runs(trial.experiment_id) if run.trial == trial.number]
-        present = self._experiments.present([run.live_id for run in open_runs])
-        for run in open_runs:
-            close(self._runs, run, present.get(run.live_id))
+        for run in self._experiments.open_runs(trial.experiment_id):
+            if run.trial == trial.number:
+                close(self._experiments, self._runs, run)
         self._session.flush()
 
     def _start(self, trial: Trial, seed: int, prepared: Prepared | str) -> None:
@@ -439,6 +467,7 @@ class _Execution:
             steps=0,
             seconds=0.0,
             gpus=prepared.config.resources.gpu,
+            is_paused=False,
             is_open=True,
         )
         self._session.add(row)
@@ -457,16 +486,14 @@ class _Execution:
 
     def _keeps_failing(self) -> str:
         """Return why the experiment cannot go on, if its newest trials have all failed."""
-        ended = [trial for trial in self._experiments.trials(self._experiment.id) if trial.finished_at is not None]
-        since = self._experiment.active_since or 0.0
-        newest = sorted((trial for trial in ended if (trial.finished_at or 0.0) >= since), key=_ended_at)[-FAILURES:]
-        if len(newest) < FAILURES or any(trial.state != TrialState.FAILED for trial in newest):
-            return ""
-        return f"The last {FAILURES} trials have failed. Trial {newest[-1].number}: {newest[-1].detail}"
-
-
-def _ended_at(trial: Trial) -> tuple[float, int]:
-    return trial.finished_at or 0.0, trial.number
+        newest = self._experiments.newest_ended(self._experiment, REFUSALS)
+        runs = self._experiments.runs_of(self._experiment.id, [trial.number for trial in newest])
+        begun = [trial for trial in newest if runs[trial.number]][:FAILURES]
+        if len(begun) == FAILURES and all(trial.state == TrialState.FAILED for trial in begun):
+            return f"The last {FAILURES} trials have failed. Trial {begun[0].number}: {begun[0].detail}"
+        if len(newest) == REFUSALS and not begun:
+            return f"The last {REFUSALS} settings were refused. Trial {newest[0].number}: {newest[0].detail}"
+        return ""
 
 
 def _look(session: Session, experiment_id: str) -> Look:
@@ -480,7 +507,14 @@ def _look(session: Session, experiment_id: str) -> Look:
     seeds = {number: len(of_trial) for number, of_trial in runs.items()}
     spec = read_spec(experiment.spec)
     return Look(
-        experiment, spec, trials, open_runs, experiments.present(sorted(ids)), seeds, experiments.used(experiment)
+        experiment=experiment,
+        spec=spec,
+        trials=trials,
+        open_runs=open_runs,
+        runs=experiments.present(sorted(ids)),
+        seeds=seeds,
+        used=experiments.used(experiment),
+        hours=experiments.hours(experiment),
     )
 
 
@@ -491,10 +525,13 @@ def _study(look: Look) -> Advice:
     return Study(look.spec, look.spec.seed, look.trials)
 
 
-def _over(budget: Budget, used: Used) -> str:
+def _over(budget: Budget, used: Used, hours: float) -> str:
     """Return which limit is reached at which runs are stopped; empty: none."""
-    for name, unit in (("steps", "steps"), ("gpu_hours", "GPU hours"), ("hours", "hours")):
-        limit = getattr(budget, name)
-        if limit is not None and getattr(used, name) >= limit:
+    for limit, spent, unit in (
+        (budget.steps, used.steps, "steps"),
+        (budget.gpu_hours, used.gpu_hours, "GPU hours"),
+        (budget.hours, hours, "hours"),
+    ):
+        if limit is not None and spent >= limit:
             return f"Its budget of {limit:,} {unit} is used."
     return ""

@@ -90,7 +90,8 @@ class Study:
             return Reported(looked_at, ends=False, attributes=self._attributes(number))
 
     def _attributes(self, number: int) -> JsonObject:
-        return dict(self._study.get_trials(deepcopy=False)[number].system_attrs)
+        attributes = self._study.get_trials(deepcopy=False)[number].system_attrs
+        return {name: value for name, value in attributes.items() if name != "search_space"}  # the spec has it
 
 
 def distribution(parameter: Parameter) -> BaseDistribution:

@@ -1,12 +1,13 @@
 """Commands of users on experiments. One object per request, in its transaction."""
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from ludus.config.assessment import EvaluateSettings, MatchSettings
 from ludus.config.problems import join_path, split_path
 from ludus.config.run import RunConfig
 from ludus.schemas.experiments import ExperimentState, TrialState
@@ -16,16 +17,21 @@ from server.config.document import located, parse_document
 from server.config.resolution import apply_overrides
 from server.kit.db.database import Session
 from server.kit.db.texts import JsonObject
-from server.kit.errors import InvalidConfig, InvalidEdit, Problem
+from server.kit.errors import InvalidConfig, InvalidEdit, Problem, RunEnded
 from server.kit.states import TERMINAL
 from server.kit.wake_up import Wakes
 from server.lifecycle.experiments.models import Experiment, TrialRun
 from server.lifecycle.experiments.refs import ExperimentEnded, ExperimentNotEnded
 from server.lifecycle.experiments.repository import ExperimentRepository
-from server.lifecycle.experiments.requests import ExperimentCreate, ExperimentSpec, ExperimentUpdate, Parameter
+from server.lifecycle.experiments.requests import (
+    ExperimentCreate,
+    ExperimentSpec,
+    ExperimentUpdate,
+    Objective,
+    Parameter,
+)
 from server.lifecycle.preparation import prepare
 from server.lifecycle.service import RunEnding, RunService
-from server.runs.models import Run
 from server.runs.stored_configs.repository import ConfigRepository
 
 TRIED = 20
@@ -63,7 +69,10 @@ def check_experiment(session: Session, wanted: ExperimentCreate) -> NewExperimen
         completed["seed"] = secrets.randbelow(2**31 - 1001)
     if spec.early_stopping is not None:
         completed["early_stopping"] = spec.early_stopping.completed(prepared.config.max_steps or 1).model_dump()
-    spec = ExperimentSpec.model_validate(spec.model_dump() | completed)
+    try:
+        spec = ExperimentSpec.model_validate(spec.model_dump() | completed)
+    except ValidationError as error:
+        raise InvalidConfig(list(_mistakes(error))) from error
     source = wanted.config
     if prepared.name is not None:
         source = ConfigRepository(session).get_or_raise(prepared.name, prepared.version).source
@@ -74,12 +83,48 @@ def check_experiment(session: Session, wanted: ExperimentCreate) -> NewExperimen
         for path, parameter in spec.parameters.items()
         for problem in _refusals(session, document, path, parameter)
     ]
+    if spec.population is not None:
+        for path_of, section in prepared.config.trainers().items():
+            if section.checkpoint_interval > spec.population.interval:
+                message = (
+                    f"is {spec.population.interval}, below {join_path((*path_of, 'checkpoint_interval'))}, "
+                    f"{section.checkpoint_interval}: copies would begin far back; lower the latter"
+                )
+                problems.append(Problem("population.interval", "contradiction", message))
     if problems:
         raise InvalidConfig(problems)
+    _check_objective(session, spec.objective)
     from server.lifecycle.experiments.sampling import try_sampler  # noqa: PLC0415  # Optuna: few processes need it
 
     try_sampler(spec)
     return NewExperiment(wanted.name, wanted.description, spec.model_dump(mode="json"), document)
+
+
+def _mistakes(error: ValidationError) -> Iterator[Problem]:
+    for mistake in error.errors():
+        yield Problem(".".join(place(mistake["loc"])), "contradiction", in_words(mistake))
+
+
+def _check_objective(session: Session, objective: Objective) -> None:
+    """Check the section of the runs that evaluate, before the first run has trained. Raises InvalidConfig."""
+    if objective.assessment is None:
+        return
+    section, key, content = objective.assessment
+    settings = EvaluateSettings if section == "evaluate" else MatchSettings
+    named = {"champion": f"ckpt_{'1' * 26}"} if "champion" in content else {}  # it may be named by an alias
+    try:
+        settings.model_validate({"behavior": "any", **content, **named, key: f"ckpt_{'0' * 26}"})
+    except ValidationError as error:
+        problems = [(".".join(place(mistake["loc"])), in_words(mistake)) for mistake in error.errors()]
+        raise InvalidConfig(
+            [Problem(f"objective.{section}.{at}", "invalid_value", why) for at, why in problems]
+        ) from error
+    if "champion" in content:
+        try:
+            prepare(session, {"evaluate": {"checkpoint": content["champion"], "episodes": 1}})
+        except InvalidConfig as error:
+            message = error.problems[0].message
+            raise InvalidConfig([Problem("objective.match.champion", "not_found", message)]) from error
 
 
 def _usual_parameters(config: RunConfig) -> Mapping[str, Mapping[str, object]]:
@@ -123,21 +168,25 @@ class ExperimentService:
         return self._experiments.insert(new.name, new.description, new.spec, new.config, token_id)
 
     def update(self, experiment: str, changes: ExperimentUpdate) -> Experiment:
-        """Change the budget, the parallelism, the description; the objective while no trial has a value.
+        """Change the budget, the parallelism, the description; the objective while no trial has a value
+        (its behavior also later, where none is named).
 
         One that had used up its budget goes on if it has more now.
         Raises ExperimentNotFound, NameAmbiguous, InvalidEdit.
         """
         row = self._experiments.lock(experiment)
         given = changes.model_dump(exclude_unset=True, exclude={"description"})
-        if "objective" in given and any(trial.value is not None for trial in self._experiments.trials(row.id)):
+        if changes.objective is not None:
+            present, wanted = row.spec["objective"], changes.objective.model_dump(mode="json")
+            only_names = present["behavior"] is None and present | {"behavior": wanted["behavior"]} == wanted
+        has_values = any(trial.value is not None for trial in self._experiments.trials(row.id))
+        if changes.objective is not None and has_values and not only_names:
             message = "cannot change: trials have values by the present one; begin another experiment"
             raise InvalidEdit([Problem("objective", "immutable", message)])
         try:
             spec = ExperimentSpec.model_validate(row.spec | given)
         except ValidationError as error:
-            mistakes = [(".".join(place(mistake["loc"])), in_words(mistake)) for mistake in error.errors()]
-            raise InvalidEdit([Problem(path, "contradiction", words) for path, words in mistakes]) from error
+            raise InvalidEdit(list(_mistakes(error))) from error
         row.spec = spec.model_dump(mode="json")
         row.description = row.description if changes.description is None else changes.description
         row.revision += 1
@@ -151,22 +200,25 @@ class ExperimentService:
         if row.state == ExperimentState.FINISHED:
             raise ExperimentEnded(row.id, row.state)
         if row.state != ExperimentState.PAUSED:
-            for run_id in self._live(row):
-                with suppress(RunEnding):  # it is about to end anyway
-                    self._runs.pause(run_id)
+            open_runs = self._experiments.open_runs(row.id)
+            present = self._experiments.present([run.live_id for run in open_runs])
+            for trial_run in open_runs:
+                run = present.get(trial_run.live_id)
+                if run is not None and run.state not in {*TERMINAL, RunState.PAUSED}:
+                    with suppress(RunEnding, RunEnded):  # it is about to end anyway
+                        self._runs.pause(run.id)
+                        trial_run.is_paused = True
             self._experiments.move(row, ExperimentState.PAUSED, "Paused by a user.")
         return row
 
     def resume(self, experiment: str) -> Experiment:
-        """Go on with an experiment and its runs: one that was paused, failed, was stopped or has more budget now.
+        """Go on with an experiment: one that was paused, failed, was stopped or has more budget now.
 
+        The controller resumes its runs, those too that are still about to pause.
         Raises ExperimentNotFound, NameAmbiguous.
         """
         row = self._experiments.lock(experiment)
         if row.state != ExperimentState.RUNNING:
-            for run_id, run in self._experiments.present(self._live(row)).items():
-                if run.state == RunState.PAUSED:
-                    self._runs.resume(run_id)
             self._experiments.move(row, ExperimentState.RUNNING)
         return row
 
@@ -187,30 +239,23 @@ class ExperimentService:
             raise ExperimentNotEnded(row.id, row.state)
         self._experiments.delete(row)
 
-    def _live(self, row: Experiment) -> Sequence[str]:
-        """Return the runs of an experiment that have not ended."""
-        ids = [run.live_id for run in self._experiments.open_runs(row.id)]
-        return [run_id for run_id, run in self._experiments.present(ids).items() if run.state not in TERMINAL]
 
-
-def close(runs: RunService, trial_run: TrialRun, run: Run | None) -> None:
+def close(experiments: ExperimentRepository, runs: RunService, trial_run: TrialRun) -> None:
     """Have a run of a trial count no more; stop it if it has not ended."""
-    if run is not None:
-        if run.state not in TERMINAL:
-            runs.stop(run.id)
-        trial_run.steps = run.step
-        if run.started_at is not None:
-            trial_run.seconds = (run.finished_at or run.updated_at) - run.started_at
+    present = experiments.present([trial_run.run_id, trial_run.live_id])
+    live = present.get(trial_run.live_id)
+    if live is not None and live.state not in TERMINAL:
+        runs.stop(live.id)
+    if (run := present.get(trial_run.run_id)) is not None:
+        trial_run.steps, trial_run.seconds = run.step, experiments.seconds(trial_run)
     trial_run.is_open = False
 
 
 def finish(session: Session, runs: RunService, experiment: Experiment, why: str) -> None:
     """End a locked experiment: its runs are stopped, and trials that are under way get no value."""
     experiments = ExperimentRepository(session)
-    open_runs = experiments.open_runs(experiment.id)
-    present = experiments.present([run.live_id for run in open_runs])
-    for trial_run in open_runs:
-        close(runs, trial_run, present.get(trial_run.live_id))
+    for trial_run in experiments.open_runs(experiment.id):
+        close(experiments, runs, trial_run)
     clock = experiments.clock()
     for trial in experiments.trials(experiment.id):
         if trial.state == TrialState.RUNNING:

@@ -182,7 +182,11 @@ def test_what_makes_a_comparison_doubtful_is_said_beside_it(cli: Invoke) -> None
         ("tag:before tag:only-failed", Exit.USAGE, "no run with the tag 'only-failed' has succeeded: 1 FAILED"),
         ("tag:before tag:", Exit.USAGE, "'' is not a tag: 1 to 100 characters"),
         ("tag:before tag:aft*", Exit.USAGE, "'aft*' is not a tag"),
-        ("tag:before sweep:after", Exit.USAGE, "'sweep:after' names no group of runs; write RUN,RUN,... or tag:TAG"),
+        (
+            "tag:before sweep:after",
+            Exit.USAGE,
+            "'sweep:after' names no group of runs; write RUN,RUN,..., tag:TAG or experiment:NAME",
+        ),
         ("tag:before after-0,", Exit.USAGE, "'after-0,' has a run without a name"),
         ("tag:before going", Exit.USAGE, "going is RUNNING: its score is not known before its end"),
         ("tag:before absent", Exit.REFUSED, "absent"),

@@ -46,6 +46,7 @@ BODIES: dict[str, Any] = {
 """What routes need in order to get as far as their row."""
 EXPERIMENT = {
     "name": "our-experiment",
+    "seed": 1,
     "config": CARTPOLE,
     "parameters": {"behaviors.CartPole.hyperparameters.num_epoch": {"min": 1, "max": 3}},
     "budget": {"runs": 3},

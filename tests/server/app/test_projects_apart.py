@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from server.app.app import ROUTERS
+from tests.server.app.routes import EXPERIMENT
 from tests.server.app.world import CARTPOLE, World, open_world
 from tests.server.checkpoints.test_uploads import SAC
 from tests.server.demonstrations.recordings import recorded
@@ -104,6 +105,18 @@ TABLE: dict[str, list[Step]] = {
         ("GET", "/v1/ladders/nightly/payoffs", {}),
         ("POST", "/v1/ladders/league:recompute", {}),
     ],
+    "experiment": [
+        ("POST", "/v1/experiments", {"json": EXPERIMENT}),
+        ("POST", "/v1/experiments", {"json": EXPERIMENT}),
+        ("GET", "/v1/experiments", {}),
+        ("GET", "/v1/experiments/our-experiment", {}),
+        ("PATCH", "/v1/experiments/our-experiment", {"json": {"parallelism": 2}}),
+        ("POST", "/v1/experiments/our-experiment:pause", {}),
+        ("POST", "/v1/experiments/our-experiment:resume", {}),
+        ("POST", "/v1/experiments/our-experiment:stop", {}),
+        ("GET", "/v1/experiments/our-experiment/trials", {}),
+        ("DELETE", "/v1/experiments/our-experiment", {}),
+    ],
     "player": [
         ("POST", "/v1/ladders/league/players", {"json": {"name": "ann", "kind": "human"}}),
         ("POST", "/v1/ladders/league/players", {"json": {"name": "ann", "kind": "human"}}),
@@ -147,6 +160,7 @@ REFUSALS = {
     "alias": ["alias_not_found"],
     "configuration": ["config_not_found"],
     "ladder": ["ladder_not_found", "invalid_config", "ladder_exists", "ladder_in_use"],
+    "experiment": ["experiment_exists"],
     "player": ["player_exists"],
     "idempotency key": ["idempotency_key_reused"],
     "worker": ["scope_missing"] * 6,

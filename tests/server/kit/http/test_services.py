@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.app.routes import ROUTES
+from tests.server.app.routes import EXPERIMENT, ROUTES
 from tests.server.app.world import CARTPOLE, World
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -15,6 +15,7 @@ PATCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"parameters": {"mass": {"value": 2.0}}},
         {"parameters": {"mass": {"value": 3.0}}},
     ),
+    "/v1/experiments/{experiment:name}": ({"description": "a"}, {"description": "b"}),
     "/v1/webhooks/{webhook:name}": ({"description": "a"}, {"description": "b"}),
 }
 """Each route with PATCH, and two changes of what it is about."""
@@ -22,10 +23,12 @@ PATCHES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture
 def made(world: World) -> dict[str, str]:
-    """A run and a webhook, by the names of parameters of paths."""
+    """A run, a webhook and an experiment, by the names of parameters of paths."""
     run = world.create({**CARTPOLE, "environment_parameters": {"mass": 1.0}}, name="changed")
     webhook = world.http.post("/v1/webhooks", json={"url": "https://example.org/hook", "description": "hook"}).json()
-    return {"run:name": run["id"], "webhook:name": webhook["id"]}
+    name = f"changed-{run['id']}"
+    experiment = world.http.post("/v1/experiments", json={**EXPERIMENT, "name": name}).json()
+    return {"run:name": run["id"], "webhook:name": webhook["id"], "experiment:name": experiment["id"]}
 
 
 def path_of(route: str, made: dict[str, str]) -> str:

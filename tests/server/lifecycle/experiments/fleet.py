@@ -56,6 +56,8 @@ class Fleet:
     curve: Curve = rises
     learner: Learner | None = None
     """In place of a curve."""
+    saves: bool = False
+    """Whether runs save checkpoints, as they do with a learner."""
     summary: int = SUMMARY
     """Steps that a run trains in a turn."""
     fails: Callable[[JsonObject], bool] = lambda _config: False
@@ -104,6 +106,7 @@ class Fleet:
                 value = self.curve(run.config, run.seed, step)
             else:
                 value = self.skills[run_id] = self.learner(run.config, self.skills[run_id], step)
+            if self.saves or self.learner is not None:
                 saved = make_checkpoint(step, path=f"runs/{run_id}/{len(self.steps)}/{step}")
                 self.checkpoints[run_id][ledger.checkpoints.add(saved)] = (step, value)
             ledger.metrics.append([MetricPoint("CartPole", REWARD, step, float(step), value)])
@@ -113,7 +116,9 @@ class Fleet:
             elif intent == Intent.PAUSE:
                 ledger.move(RunState.PAUSING)
                 self._end(run_id, RunState.PAUSED)
-            elif intent == Intent.STOP or step >= STEPS:
+            elif intent == Intent.STOP:
+                self._end(run_id, RunState.SUCCEEDED, reason=StopReason.USER)
+            elif step >= STEPS:
                 self._end(run_id, RunState.SUCCEEDED)
 
     def _end(self, run_id: str, state: RunState, **why: Any) -> None:

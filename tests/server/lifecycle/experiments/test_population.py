@@ -65,7 +65,8 @@ SUMMARY = 300
 
 def population(name: str, **fields: Any) -> dict[str, Any]:
     rule = {"members": 16, "interval": SUMMARY, "resample": 0.0, "factors": FACTORS}
-    return body(name, population=rule, budget={}, sampler="random", baseline=False, **fields)
+    config = {"behaviors": {"CartPole": {**CONFIG["behaviors"]["CartPole"], "checkpoint_interval": SUMMARY}}}
+    return body(name, population=rule, budget={}, sampler="random", baseline=False, config=config, **fields)
 
 
 @pytest.mark.long
@@ -99,6 +100,21 @@ def test_a_population_of_16_survives_kills_and_beats_every_fixed_setting(world: 
     )
 
 
+def test_a_population_that_was_stopped_begins_anew_when_it_is_resumed(world: World) -> None:
+    played = begin(world, population("again"), learner=learns_at_a_falling_rate, summary=SUMMARY)
+    played.turn()
+    world.http.post("/v1/experiments/again:stop").raise_for_status()
+    played.turn()
+    world.http.post("/v1/experiments/again:resume").raise_for_status()
+
+    experiment = played.play()
+
+    assert experiment["trials"]["COMPLETE"] == 16
+    assert experiment["trials"]["STOPPED"] == 16
+    assert experiment["detail"] == "All members have trained. 16 trials were stopped before their end."
+
+
+@pytest.mark.long
 def test_a_member_that_fails_is_replaced_by_a_copy_of_one_of_the_best(world: World) -> None:
     played = begin(world, population("fails", seed=5), learner=learns_at_a_falling_rate, summary=SUMMARY)
     played.turn()

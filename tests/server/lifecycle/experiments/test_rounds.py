@@ -259,3 +259,61 @@ def test_a_sampler_that_raises_fails_the_experiment_with_its_error_and_can_be_re
     assert experiment["detail"] == expected
     world.http.post("/v1/experiments/raises:resume")
     assert played.play()["trials"] == {"COMPLETE": 3}
+
+
+def test_a_run_that_a_user_stops_makes_its_trial_fail_and_no_other(world: World) -> None:
+    played = begin(world, body("by-hand", parallelism=2))
+    played.turn()
+    first = played.trials()[0]["runs"][0]["run_id"]
+    world.http.post(f"/v1/runs/{first}:stop").raise_for_status()
+
+    experiment = played.play()
+
+    assert experiment["trials"] == {"COMPLETE": 11, "FAILED": 1}
+    assert played.trials()[0]["detail"] == f"Run {first} was stopped by a user."
+
+
+def test_an_evaluation_that_is_stopped_before_it_begins_makes_its_trial_fail(world: World) -> None:
+    played = begin(world, body("unjudged", objective={"evaluate": {"episodes": 3}}, budget={"runs": 2}), saves=True)
+    while not any(run["assessment_id"] for trial in played.trials() for run in trial["runs"]):
+        played.turn()
+        while played.controller.tick()["experiments"]:
+            pass
+    (assessment,) = [run["assessment_id"] for run in played.trials()[0]["runs"]]
+    world.http.post(f"/v1/runs/{assessment}:stop").raise_for_status()
+    played.controller.tick()
+
+    assert played.trials()[0]["state"] == "FAILED"
+
+
+def test_a_run_that_is_still_about_to_pause_when_the_experiment_goes_on_is_resumed(world: World) -> None:
+    played = begin(world, body("late-pause", budget={"runs": 2}))
+    played.turn()
+    world.http.post("/v1/experiments/late-pause:pause").raise_for_status()
+    world.http.post("/v1/experiments/late-pause:resume").raise_for_status()  # before its worker has heard of it
+
+    assert played.play()["trials"] == {"COMPLETE": 2}
+
+
+def test_refused_settings_do_not_end_an_experiment_whose_other_trials_train(world: World) -> None:
+    sizes = "behaviors.CartPole.hyperparameters"
+    parameters = {f"{sizes}.batch_size": {"values": [64, 8192]}, f"{sizes}.buffer_size": {"values": [1024, 10240]}}
+    played = begin(world, body("refused", parameters=parameters, sampler="random", budget={"runs": 8}, parallelism=8))
+
+    experiment = played.play()
+
+    assert experiment["trials"]["COMPLETE"] == 8
+    failed = [trial for trial in played.trials() if trial["state"] == "FAILED"]
+    assert failed
+    assert all("is larger than buffer_size" in trial["detail"] for trial in failed)
+
+
+def test_a_trial_that_trains_to_its_end_is_complete_and_never_pruned_there(world: World) -> None:
+    stopping = {"type": "asha"}  # the last rung would be max_steps
+    played = begin(world, body("to-the-end", early_stopping=stopping, parallelism=4))
+
+    played.play()
+
+    for trial in played.trials():
+        assert all(step < STEPS for step, _ in trial["reports"])
+        assert trial["state"] != "PRUNED" or trial["reports"][-1][0] < STEPS
