@@ -183,6 +183,7 @@ _VOLATILE = re.compile(
     r"ludus_[0-9a-z]{26}_[\w+/=-]+|whsec_[\w+/=-]+"  # secrets
     r"|[a-z]+_[0-9a-z]{26}"  # ids
     r"|\d{4}-\d\d-\d\dT[\d:.]+Z|1[67]\d{8}\.\d+"  # times
+    r'|(?<="hours":)\d+\.[\de-]+'
     r'|(?<="request_id":")\w+|(?<="next_page_token":")[^"]+|(?<="seed":)\d+'
 )
 
