@@ -232,11 +232,11 @@ def test_a_trial_whose_run_fails_fails_alone_and_five_in_a_row_end_the_experimen
 
 
 def test_an_unknown_metric_is_said_once_and_no_run_is_lost(world: World) -> None:
-    played = begin(world, body("unknown", objective={"metric": "Enviroment/Reward"}, budget={"runs": 2}))
+    played = begin(world, body("unknown", objective={"metric": "Environment/Rewards"}, budget={"runs": 2}))
 
     experiment = played.play("FAILED")
 
-    assert "has recorded no Enviroment/Reward, but Environment/Cumulative Reward." in experiment["detail"]
+    assert "has recorded no Environment/Rewards, but Environment/Cumulative Reward." in experiment["detail"]
     change(world, "unknown", objective={"metric": "reward"})
     world.http.post("/v1/experiments/unknown:resume")
     assert played.play()["trials"] == {"COMPLETE": 2}
