@@ -1,5 +1,6 @@
 """`ludus experiment`: many runs of one configuration, in which some keys vary, for one answer."""
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ import click
 import yaml
 
 from ludus.cli.client import Failure, answering, connected, sending
-from ludus.cli.exits import Exit, sigterm_interrupts
+from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.experiment_games import RUN, ExperimentGames, simulate_command
 from ludus.cli.files import Text, TextFile, Unreadable, read_text
 from ludus.cli.options import (
@@ -314,8 +315,12 @@ def play(
     ludus experiment play sweep -- ludus unity {run} --env build.x86_64
     """
     chosen = chosen_command(gateway or client.gateway, game, count, envs, command)
-    with sigterm_interrupts(), ExperimentGames(client, name, chosen) as games:
-        record = follow(client, name, timeout, games)
+    try:
+        with sigterm_interrupts(), ExperimentGames(client, name, chosen) as games:
+            record = follow(client, name, timeout, games)
+    except KeyboardInterrupt:
+        echo(f"Interrupted: {name} goes on without these games; `ludus experiment stop {name}` ends it.", err=True)
+        sys.exit(INTERRUPTED)
     print_experiment(record)
     if record.state is ExperimentState.FAILED:
         raise Failure(record.detail, Exit.RUN_FAILED)
