@@ -75,7 +75,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """
     mark = item.get_closest_marker("timeout")
     seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
-    faulthandler.dump_traceback_later(seconds + 60, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
+    if seconds:  # 0: a test without a limit
+        faulthandler.dump_traceback_later(seconds + 60, exit=True, file=item.config.stash[fault_handler_stderr_fd_key])
     try:
         return (yield)
     finally:
