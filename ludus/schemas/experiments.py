@@ -93,7 +93,7 @@ class Experiment(FrozenRecord):
     detail: str = ""
     """Why it is in this state; empty while it runs."""
     spec: JsonObject
-    """What varies, the objective, the budget and the seeds, with every default filled in."""
+    """Parameters, sampler, seeds, objective and budget, with every default filled in."""
     config: JsonObject
     """The configuration of which every trial is a variation, as it was sent."""
     trials: JsonObject = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Experiment(FrozenRecord):
 
 
 class PlannedExperiment(FrozenRecord):
-    """What would be created."""
+    """An experiment that passes all checks and was not created."""
 
     name: str
     description: str

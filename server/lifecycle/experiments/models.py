@@ -73,7 +73,7 @@ class Trial(Base):
     reports: Mapped[list[tuple[int, float]]] = mapped_column(Json, default=list)
     """(step, value) on which early stopping has decided, steps ascending."""
     attributes: Mapped[JsonObject] = mapped_column(Json, default=dict)
-    """What the sampler and the rule of early stopping keep for it: Optuna's `system_attrs`."""
+    """State of the sampler and of early stopping for this trial: Optuna's `system_attrs`."""
     created_at: Mapped[float] = mapped_column(Timestamp)
     finished_at: Mapped[float | None] = mapped_column(Timestamp)
 

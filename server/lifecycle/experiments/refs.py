@@ -65,7 +65,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Reported:
-    """What early stopping says of new values of a trial."""
+    """The decision of early stopping on new values of a trial."""
 
     looked_at: Sequence[tuple[int, float]]
     ends: bool

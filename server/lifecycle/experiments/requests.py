@@ -81,7 +81,7 @@ class Parameter(Write):
     def holds(self, value: object) -> bool:
         """Return whether a value is one that the key may take."""
         if self.values is not None:
-            return any(type(value) is type(each) and value == each for each in self.values)
+            return any(type(value) is type(allowed) and value == allowed for allowed in self.values)
         assert self.min is not None
         assert self.max is not None
         if isinstance(value, bool) or not isinstance(value, int if self.is_whole else int | float):

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -128,13 +129,30 @@ def _check_objective(session: Session, objective: Objective) -> None:
 
 
 def _usual_parameters(config: RunConfig) -> Mapping[str, Mapping[str, object]]:
-    """Return what is worth varying of the trainer of each behavior."""
-    return {
-        join_path((*path, *split_path(key))): parameter
-        for path, section in config.trainers().items()
-        for key, parameter in section.tuning.items()
-        if path[0] == "behaviors" or not config.behaviors
-    }
+    """Return what is worth varying of the trainer of each behavior, widened to the configuration's own values.
+
+    A key without a value, as one of a reward signal that the configuration does not have, is left out.
+    """
+    parameters = {}
+    for path, section in config.trainers().items():
+        if path[0] != "behaviors" and config.behaviors:
+            continue
+        own = section.model_dump(mode="json")
+        for key, parameter in section.tuning.items():
+            value: Any = own
+            for part in split_path(key):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                parameters[join_path((*path, *split_path(key)))] = _widened(parameter, value)
+    return parameters
+
+
+def _widened(parameter: Mapping[str, Any], value: Any) -> Mapping[str, object]:
+    if "values" in parameter:
+        return {**parameter, "values": sorted({*parameter["values"], value})}
+    if parameter.get("scale") == "log" and value <= 0:
+        return parameter
+    return {**parameter, "min": min(parameter["min"], value), "max": max(parameter["max"], value)}
 
 
 def _refusals(session: Session, document: JsonObject, path: str, parameter: Parameter) -> Iterator[Problem]:

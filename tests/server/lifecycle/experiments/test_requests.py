@@ -113,6 +113,24 @@ def test_validate_only_answers_every_default_and_creates_nothing(world: World) -
     assert world.http.get("/v1/experiments").json()["experiments"] == []
 
 
+def test_the_usual_keys_hold_the_values_of_the_configuration_and_add_no_reward_signal(world: World) -> None:
+    behavior = {
+        **CONFIG["behaviors"]["CartPole"],
+        "hyperparameters": {"learning_rate": 1e-2, "batch_size": 48, "buffer_size": 480, "beta": 0.0},
+        "reward_signals": {"curiosity": {}},
+    }
+    request = {**GOOD, "config": {"behaviors": {"CartPole": behavior}}, "parameters": {}, "validate_only": True}
+
+    parameters = world.http.post("/v1/experiments", json=request).json()["spec"]["parameters"]
+
+    keys = "behaviors.CartPole.hyperparameters"
+    assert parameters[f"{keys}.learning_rate"]["max"] == 1e-2
+    assert 48 in parameters[f"{keys}.batch_size"]["values"]
+    assert 480 in parameters[f"{keys}.buffer_size"]["values"]
+    assert parameters[f"{keys}.beta"]["min"] == 1e-4, "a logarithm has no 0"
+    assert not [path for path in parameters if "reward_signals" in path]
+
+
 @pytest.mark.parametrize(
     ("parameter", "values"),
     [
