@@ -128,6 +128,11 @@ async def own_channel_to(port: int, most_bytes: int = MOST_BYTES) -> AsyncIterat
 @asynccontextmanager
 async def channel_to(port: int) -> AsyncIterator[Any]:
     """Open a channel of gRPC that takes large messages."""
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        # Else channels of a process share a connection's back-off: that of a test whose server had this port before.
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
         yield channel

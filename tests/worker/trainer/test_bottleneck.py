@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,22 +137,22 @@ def _direct(address: str) -> Iterator[str]:
 
 
 @contextmanager
-def far_away(address: str) -> Iterator[str]:
-    """Delay all bytes by 20 ms in either direction."""
+def delayed(to_server: float, to_game: float, address: str) -> Iterator[str]:
+    """Delay all bytes by these times, in seconds; an event loop waits for whole milliseconds."""
     host, port = address.rsplit(":", 1)
     ports: queue.SimpleQueue[int] = queue.SimpleQueue()
     loop = asyncio.new_event_loop()
     over = asyncio.Event()
 
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65536):
-                loop.call_later(0.02, writer.write, data)
+                loop.call_later(seconds, writer.write, data)
         writer.close()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(pass_on(reader, back), pass_on(there, writer))
+        await asyncio.gather(pass_on(reader, back, to_server), pass_on(there, writer, to_game))
 
     async def serve() -> None:
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
@@ -203,7 +204,7 @@ def test_a_large_network_for_many_agents_is_acting(start: StartTrainer) -> None:
 
 
 def test_games_far_away_are_the_network(start: StartTrainer) -> None:
-    found = cause_of(start, document({}), [Paced(), Paced()], way=far_away)
+    found = cause_of(start, document({}), [Paced(), Paced()], way=partial(delayed, 0.02, 0.02))
 
     assert found.cause is BottleneckCause.NETWORK, found
     assert found.advice is not None
@@ -233,7 +234,10 @@ def test_one_slow_game_among_quick_ones_is_the_straggler_and_is_named(start: Sta
 
 
 def test_one_quick_game_is_too_few_simulators(start: StartTrainer) -> None:
-    found = cause_of(start, document({"buffer_size": 4_096, "batch_size": 4_096}), [Paced(agents=1)])
+    """It waits in another process or in the next room, less than a network takes: its collector has little to do."""
+    config = document({"buffer_size": 4_096, "batch_size": 4_096})
+
+    found = cause_of(start, config, [Paced(agents=1)], way=partial(delayed, 0.0, 0.001))
 
     assert found.cause is BottleneckCause.TOO_FEW_SIMULATORS, found
     assert found.advice is not None

@@ -265,7 +265,7 @@ def test_what_is_recorded_is_shown_agent_by_agent(trainer: Learner, folder: Path
     culprit.closed()
     culprit.leave()
     with recorded(trainer, folder, culprit.session_id).open("rb") as opened:
-        shown = list(shown_frames(opened))
+        shown = [frame for frame in shown_frames(opened) if frame.kind != "wait"]  # one for each wait, where it is slow
 
     assert [frame.kind for frame in shown] == ["hello", "welcome", *("step", "actions") * 3, "unreadable", "close"]
     ended, asks = shown[6].behaviors
