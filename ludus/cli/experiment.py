@@ -28,8 +28,8 @@ from ludus.client.backoff import ServerBackoff
 from ludus.client.transport import without_none
 from ludus.json_values import JsonObject
 from ludus.metric_keys import full_key
-from ludus.schemas import Experiment, PlannedExperiment, Trial
-from ludus.schemas.experiments import ExperimentState
+from ludus.schemas import Experiment, Importance, PlannedExperiment, Trial
+from ludus.schemas.experiments import LEAST_TRIALS, ExperimentState
 
 POLL_SECONDS: Final = 2.0
 ENDS: Final = {ExperimentState.FINISHED: Exit.OK, ExperimentState.FAILED: Exit.RUN_FAILED}
@@ -172,6 +172,21 @@ def short(parameters: JsonObject) -> str:
 def trials(client: Client, *, name: str, order_by: str, filter_: str, limit: int) -> Iterator[Trial]:
     """List the trials of EXPERIMENT."""
     return client.experiments.trials(name, filter_, order_by, limit)
+
+
+def _print_importance(record: Importance) -> None:
+    for path, share in record.shares.items():
+        echo(f"{share:6.1%}  {path}")
+    if not record.shares:
+        echo(f"{LEAST_TRIALS} complete trials tell which keys matter; there are {record.trials}")
+
+
+@experiment.command()
+@experiment_argument
+@answering(_print_importance)
+def importance(client: Client, *, name: str) -> Importance:
+    """Show how much of the differences between the trials of EXPERIMENT each key explains (PED-ANOVA)."""
+    return client.experiments.importance(name)
 
 
 @experiment.command()

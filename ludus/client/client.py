@@ -401,6 +401,10 @@ class Experiments(Resource):
         """Return the configuration of a trial, as a document without a seed."""
         return self._get(schemas.TrialConfig, route("experiments", experiment, "trials", trial, "config")).config
 
+    def importance(self, experiment: str) -> schemas.Importance:
+        """Return how much of the differences between complete trials each key explains."""
+        return self._get(schemas.Importance, route("experiments", experiment, "importance"))
+
 
 class Ladders(Resource):
     """Requests about ladders. `ladder` is an id or a name, or the id or name of a run that plays on it."""

@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 from ludus.json_values import JsonObject
 from ludus.schemas.experiments import Experiment as Experiment
 from ludus.schemas.experiments import ExperimentState as ExperimentState
+from ludus.schemas.experiments import Importance as Importance
 from ludus.schemas.experiments import PlannedExperiment as PlannedExperiment
 from ludus.schemas.experiments import Trial as Trial
 from ludus.schemas.experiments import TrialConfig as TrialConfig

@@ -8,6 +8,9 @@ from ludus.json_values import JsonObject
 from ludus.schemas.record import FrozenRecord
 from ludus.schemas.states import RunState
 
+LEAST_TRIALS = 8
+"""Complete trials before it is said which keys matter."""
+
 
 class ExperimentState(StrEnum):
     """The state of an experiment."""
@@ -114,6 +117,15 @@ class PlannedExperiment(FrozenRecord):
     spec: JsonObject
     """With every default filled in."""
     config: JsonObject
+
+
+class Importance(FrozenRecord):
+    """How much of the differences between trials each key that varies explains."""
+
+    shares: JsonObject
+    """By path, 0 to 1, together 1, the highest first; empty while fewer than `LEAST_TRIALS` have a value."""
+    trials: int
+    """Complete trials."""
 
 
 class TrialConfig(FrozenRecord):

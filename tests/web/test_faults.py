@@ -23,6 +23,7 @@ ENDPOINTS = {
     "ui/runs/striker/opponents": "/v1/ladders/*/ratings",
     "ui/runs/gate": "/v1/runs/*/result",
     "ui/compare?runs=walker,walker-2": "/v1/runs:compare",
+    "ui/experiments": "/v1/experiments",
     "ui/ladders": "/v1/ladders",
     "ui/models": "/v1/aliases",
     "ui/fleet": "/v1/workers",

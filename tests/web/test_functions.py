@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from ludus.statistics import as_scores, interquartile_mean, interval
 from server.web.pages import pages
 from tests.server.app.world import World
 from tests.web.conftest import Watched
@@ -69,7 +70,7 @@ def test_characters_that_hide_or_reorder_text_are_shown_as_such(call: Call) -> N
     assert call("format.plain", "x" * 300, 200) == "x" * 200 + "…"
 
 
-def test_a_group_is_the_mean_of_its_runs_with_a_95_percent_interval(call: Call) -> None:
+def test_a_group_is_the_interquartile_mean_of_its_runs_with_a_band_inside_of_their_range(call: Call) -> None:
     members = [
         {"values": [1.0, 4.0, None], "smoothed": None, "counts": [1, 1, 0]},
         {"values": [3.0, 4.0, 7.0], "smoothed": None, "counts": [1, 2, 1]},
@@ -78,22 +79,30 @@ def test_a_group_is_the_mean_of_its_runs_with_a_95_percent_interval(call: Call) 
 
     found = call("series.group", "lr 3e-4", members)
 
-    half = 4.303 * 2 / 3**0.5  # Student's t with two degrees of freedom; the deviation of 1, 3, 5 is 2
     assert found["label"] == "lr 3e-4 (n = 3)"
     assert found["values"] == [3, 4, 7]
-    assert found["low"] == pytest.approx([3 - half, 4, 7])
-    assert found["high"] == pytest.approx([3 + half, 4, 7])
+    assert found["low"] == pytest.approx([5 / 3, 4, 7], abs=0.7)
+    assert found["high"] == pytest.approx([13 / 3, 4, 7], abs=0.7)
+    assert (found["low"][0] >= 1, found["high"][0] <= 5) == (True, True)
     assert found["counts"] == [3, 4, 1]
 
 
-def test_the_interval_of_many_numbers_nears_the_normal_one(call: Call) -> None:
-    assert call("series.interval", [0.0, 1.0] * 50) == {
-        "n": 100,
-        "mean": 0.5,
-        "half": pytest.approx(1.96 * (0.25 / 99) ** 0.5),
-    }
-    assert call("series.interval", [2.0, None]) == {"n": 1, "mean": 2, "half": None}
-    assert call("series.interval", []) == {"n": 0, "mean": None, "half": None}
+@pytest.mark.parametrize("runs", [2, 5, 10, 40])
+def test_the_interval_of_a_page_is_that_of_the_statistics_and_never_leaves_the_numbers(call: Call, runs: int) -> None:
+    values = [500.0 - 100.0 * (number % 7 == 0) - number for number in range(runs)]
+    expected = interval(values, interquartile_mean)
+    assert expected is not None
+
+    found = call("series.interval", values)
+
+    assert found["mean"] == pytest.approx(float(interquartile_mean(as_scores(values))))
+    assert [found["low"], found["high"]] == pytest.approx(list(expected), abs=0.15 * float(expected[1] - expected[0]))
+    assert min(values) <= found["low"] <= found["mean"] <= found["high"] <= max(values)
+
+
+def test_one_number_has_no_interval_and_none_has_no_mean(call: Call) -> None:
+    assert call("series.interval", [2.0, None]) == {"n": 1, "mean": 2, "low": None, "high": None}
+    assert call("series.interval", []) == {"n": 0, "mean": None, "low": None, "high": None}
 
 
 def curve(values: Sequence[float | None]) -> dict[str, Any]:

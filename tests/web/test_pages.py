@@ -15,7 +15,7 @@ from tests.web.data import HOSTILE, fill
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]
 
-PAGES = ("", "ui/runs", "ui/ladders", "ui/models", "ui/fleet", "ui/new", "ui/admin", "ui/login")
+PAGES = ("", "ui/runs", "ui/experiments", "ui/ladders", "ui/models", "ui/fleet", "ui/new", "ui/admin", "ui/login")
 PARTS = ("?part=webhooks", "?part=audit", "?part=storage")
 TABS = ("", "/charts", "/timeline", "/models", "/simulators", "/recordings", "/logs", "/config")
 FILLED = (

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from ludus import schemas
-from ludus.schemas.experiments import ExperimentState, TrialState
+from ludus.schemas.experiments import LEAST_TRIALS, ExperimentState, TrialState
 from server.config.resolution import apply_overrides
 from server.kit.db.database import Session
 from server.kit.errors import ConfigNotFound, InvalidConfig, InvalidEdit, NameAmbiguous
@@ -29,7 +29,7 @@ from server.lifecycle.experiments.refs import (
     TrialNotFound,
 )
 from server.lifecycle.experiments.repository import ExperimentRepository
-from server.lifecycle.experiments.requests import ExperimentCreate, ExperimentUpdate
+from server.lifecycle.experiments.requests import ExperimentCreate, ExperimentUpdate, read_spec
 from server.lifecycle.experiments.service import ExperimentService, check_experiment
 
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"])
@@ -180,6 +180,23 @@ def list_trials(experiment: ExperimentKey, listing: ListingDep) -> dict[str, obj
         return Page(tuple(_trials(session, row, page.items)), page.next)
 
     return listing.answer(TRIALS, fetch)
+
+
+@router.get("/{experiment:name}/importance", responses=problems(ExperimentNotFound, NameAmbiguous, SamplerFailed))
+def get_importance(experiment: ExperimentKey, database: DatabaseDep) -> schemas.Importance:
+    """Return how much of the differences between trials each key explains (PED-ANOVA)."""
+    with database.read() as session:
+        experiments = ExperimentRepository(session)
+        row = experiments.get(experiment)
+        trials = experiments.trials(row.id)
+        spec = read_spec(row.spec)
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    shares: dict[str, float] = {}
+    if len(complete) >= LEAST_TRIALS:
+        from server.lifecycle.experiments.sampling import Study  # noqa: PLC0415  # Optuna: few processes need it
+
+        shares = Study(spec, 0, complete).importance()
+    return schemas.Importance(shares=shares, trials=len(complete))
 
 
 @router.get(

@@ -89,6 +89,16 @@ class Study:
                     return Reported(looked_at, ends=True, attributes=self._attributes(number))
             return Reported(looked_at, ends=False, attributes=self._attributes(number))
 
+    def importance(self) -> dict[str, float]:
+        """Return the share of each key in the differences between complete trials, the highest first.
+
+        PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255), which needs no model of the values. Raises SamplerFailed.
+        """
+        with _named("The importance of the keys"):
+            return optuna.importance.get_param_importances(
+                self._study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
+            )
+
     def _attributes(self, number: int) -> JsonObject:
         attributes = self._study.get_trials(deepcopy=False)[number].system_attrs
         return {name: value for name, value in attributes.items() if name != "search_space"}  # the spec has it

@@ -16,6 +16,7 @@ const PAGES = {
   runs: () => import("./pages/runs.js"),
   run: () => import("./pages/run.js"),
   compare: () => import("./pages/compare.js"),
+  experiments: () => import("./pages/experiments.js"),
   ladders: () => import("./pages/ladders.js"),
   models: () => import("./pages/models.js"),
   fleet: () => import("./pages/fleet.js"),
@@ -29,6 +30,7 @@ const PAGES = {
 const NAVIGATION = /** @type {[string, string, string, "read"|"run"|"admin"][]} */ ([
   ["", "Now", "n", "read"],
   ["ui/runs", "Runs", "r", "read"],
+  ["ui/experiments", "Experiments", "e", "read"],
   ["ui/ladders", "Ladders", "l", "read"],
   ["ui/models", "Models", "m", "read"],
   ["ui/fleet", "Fleet", "f", "read"],
@@ -152,7 +154,7 @@ function skip(event) {
 
 function showKeys() {
   const general = [
-    ["g n, r, l, m, f, a", "go to Now, Runs, Ladders, Models, Fleet, Admin"],
+    ["g n, r, e, l, m, f, a", "go to Now, Runs, Experiments, Ladders, Models, Fleet, Admin"],
     ["/", "search"],
     ["?", "this list"],
   ];

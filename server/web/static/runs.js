@@ -33,6 +33,12 @@ export function lastKeys(path) {
   return path.split(".").slice(-2).join(".");
 }
 
+/** What keys are called beside each other: their last part where it is theirs alone. @param {string[]} paths */
+export function names(paths) {
+  const ends = paths.map((path) => path.slice(path.lastIndexOf(".") + 1));
+  return paths.map((path, i) => (ends.indexOf(ends[i]) === ends.lastIndexOf(ends[i]) ? ends[i] : lastKeys(path)));
+}
+
 /** Why a run is in its state, as a sentence: what it waits for, or why it stopped. @param {any} run */
 export function why(run) {
   if (run.waits_for) return sentence(run.waits_for);

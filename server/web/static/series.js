@@ -12,35 +12,44 @@
  * @property {string} band what the band is, for the legend
  */
 
-/** Two-sided 95 % quantiles of Student's t by degrees of freedom, 1 to 30; beyond them the normal's is near enough. */
-const T95 = [
-  12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11,
-  2.101, 2.093, 2.086, 2.08, 2.074, 2.069, 2.064, 2.06, 2.056, 2.052, 2.048, 2.045, 2.042,
-];
+/** Resamples of the bootstrap behind an interval. */
+const RESAMPLES = 400;
+/** Resamples by number of runs: sorted places, drawn with replacement, the same at each call. */
+const drawn = new Map();
 
-/** @param {number} freedom degrees of freedom, 1 or more */
-export function t95(freedom) {
-  return freedom <= T95.length ? T95[freedom - 1] : 1.96;
+/** @param {number} n runs @returns {Uint16Array[]} */
+function resamples(n) {
+  let state = 1; // a linear congruential generator (Numerical Recipes): the band of a chart must not flicker
+  const place = () => Math.floor((n * (state = (Math.imul(state, 1664525) + 1013904223) >>> 0)) / 2 ** 32);
+  if (!drawn.has(n)) drawn.set(n, Array.from({ length: RESAMPLES }, () => new Uint16Array(n).map(place).sort()));
+  return drawn.get(n);
 }
 
 /**
- * Mean of numbers, and half the width of its 95 % interval (Student's t); null where there are fewer than two.
+ * Interquartile mean of numbers and its 95 % bootstrap interval, as `ludus compare` has them (arXiv 2108.13264): no end
+ * lies beyond the numbers. Null where there is none; one number has no interval.
  * @param {(number|null|undefined)[]} numbers those that are null are left out
- * @returns {{n: number, mean: number|null, half: number|null}}
+ * @returns {{n: number, mean: number|null, low: number|null, high: number|null}}
  */
 export function interval(numbers) {
   const known = /** @type {number[]} */ (numbers.filter((each) => each !== null && each !== undefined));
-  const n = known.length;
-  if (n === 0) return { n, mean: null, half: null };
-  const mean = known.reduce((sum, each) => sum + each, 0) / n;
-  if (n === 1) return { n, mean, half: null };
-  const variance = known.reduce((sum, each) => sum + (each - mean) ** 2, 0) / (n - 1);
-  return { n, mean, half: t95(n - 1) * Math.sqrt(variance / n) };
+  const sorted = Float64Array.from(known).sort();
+  const n = sorted.length;
+  const cut = Math.floor(n / 4); // a quarter of the runs, rounded down, is left out at each end
+  const middle = (/** @type {(place: number) => number} */ at) => {
+    let sum = 0;
+    for (let place = cut; place < n - cut; place += 1) sum += at(place);
+    return sum / (n - 2 * cut);
+  };
+  if (n < 2) return { n, mean: n ? sorted[0] : null, low: null, high: null };
+  const means = Float64Array.from(resamples(n), (places) => middle((place) => sorted[places[place]])).sort();
+  const [low, high] = [means[0.025 * RESAMPLES], means[0.975 * RESAMPLES - 1]];
+  return { n, mean: middle((place) => sorted[place]), low, high };
 }
 
 /**
- * Mean and 95 % band of a group of series that have common steps. A run that has ended, or has not begun, does not
- * count in a bucket; where one run is left, there is no band.
+ * Interquartile mean and 95 % band of a group of series that have common steps. A run that has ended, or has not begun,
+ * does not count in a bucket; where one run is left, the band has no width.
  * @param {string} label
  * @param {{values: (number|null)[], smoothed: (number|null)[]|null, counts: number[]}[]} members
  * @returns {Curve}
@@ -52,13 +61,13 @@ export function group(label, members) {
   return {
     label: `${label} (n = ${members.length})`,
     values: buckets.map(({ mean }) => mean),
-    low: buckets.map(({ mean, half }) => (mean === null || half === null ? mean : mean - half)),
-    high: buckets.map(({ mean, half }) => (mean === null || half === null ? mean : mean + half)),
+    low: buckets.map(({ mean, low }) => low ?? mean),
+    high: buckets.map(({ mean, high }) => high ?? mean),
     smoothed: smooth
       ? Array.from({ length }, (_, i) => interval(members.map((each) => each.smoothed?.[i])).mean)
       : null,
     counts: Array.from({ length }, (_, i) => members.reduce((sum, each) => sum + each.counts[i], 0)),
-    band: "mean of the runs, band: 95 % interval of the mean",
+    band: "interquartile mean of the runs, band: its 95 % interval",
   };
 }
 

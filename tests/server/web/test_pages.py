@@ -282,10 +282,10 @@ def test_pages_say_nothing_about_the_project(world: World) -> None:
         assert "set-cookie" not in own.headers
 
 
-def test_own_javascript_has_at_most_4640_lines_of_at_most_120_columns() -> None:
+def test_own_javascript_has_at_most_4950_lines_of_at_most_120_columns() -> None:
     own = [file for file in STATIC.rglob("*.js") if "vendor" not in file.relative_to(STATIC).parts]
     own.remove(STATIC / "meanings.js")  # docs/generate.py writes it
     lines = [(file.name, line) for file in own for line in file.read_text().splitlines()]
 
-    assert 3000 < len(lines) <= 4640
+    assert 3000 < len(lines) <= 4950
     assert [f"{name}: {line}" for name, line in lines if len(line) > 120] == []

@@ -102,8 +102,9 @@ function Numbers({ comparison: { runs, differing }, charted, by }) {
   const unique = (/** @type {unknown[]} */ values) => (/** @type {any} */ row) =>
     plain([...new Set(row.members.map((/** @type {number} */ i) => shown(values[i])))].join(", "), 60);
   const best = Math.max(...rows.map(({ final }) => final.mean ?? -Infinity));
-  const reward = (/** @type {any} */ { final: { mean, half } }) => html`${rows.length > 1 && mean === best &&
-    html`<${Sign} sign="★" tone="good">best<//>${" "}`}${number(mean)}${half ? ` ± ${number(half)}` : ""}`;
+  const reward = (/** @type {any} */ { final: { mean, low, high } }) => html`${rows.length > 1 && mean === best &&
+    html`<${Sign} sign="★" tone="good">best<//>${" "}`}${number(mean)}${
+      low === null ? "" : ` [${number(low)}, ${number(high)}]`}`;
   return html`<section class="card"><h2>Final numbers, and what differs</h2>
     ${table(rows, [
       [by ? "group" : "run", name, "name"],
@@ -112,6 +113,7 @@ function Numbers({ comparison: { runs, differing }, charted, by }) {
       !by && rows.length <= MOST_MODELS && ["best model", ({ first }) => html`<${BestLinks} run=${first} />`],
       ...differs.map(({ path, values }) => /** @type {[string, any]} */ ([lastKeys(path), unique(values)])),
     ], { style: { maxHeight: "min(420px, 50vh)" } })}
-    ${by && html`<small>± is half of the 95 % interval of the mean (Student's t) over the runs of a group.</small>`}
+    ${by && html`<small>Interquartile mean [its 95 % interval by bootstrap] of the runs of a group;
+      <code>ludus compare</code> says whether one is better.</small>`}
   </section>`;
 }

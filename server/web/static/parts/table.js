@@ -15,7 +15,7 @@ export function table(rows, columns, { frame = "scroll", style = {} } = {}) {
     const cells = shown.map(
       ([name, show, kind], column) => html`<td key=${column} class=${kind} data-name=${name}>${show(row, i)}</td>`,
     );
-    return html`<tr key=${row.id ?? row.session_id ?? row.seq ?? i}>${cells}</tr>`;
+    return html`<tr key=${row.id ?? row.session_id ?? row.seq ?? row.number ?? i}>${cells}</tr>`;
   });
   return html`<div class=${frame} tabindex="0" style=${style}>
     <table class="cards"><thead><tr>${heads}</tr></thead><tbody>${body}</tbody></table></div>`;

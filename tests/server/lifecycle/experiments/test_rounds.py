@@ -317,3 +317,18 @@ def test_a_trial_that_trains_to_its_end_is_complete_and_never_pruned_there(world
     for trial in played.trials():
         assert all(step < STEPS for step, _ in trial["reports"])
         assert trial["state"] != "PRUNED" or trial["reports"][-1][0] < STEPS
+
+
+def test_importance_names_the_key_that_counts_once_enough_trials_are_complete(world: World) -> None:
+    space = {LR: {"min": 1e-5, "max": 1e-1, "scale": "log"}, EPOCHS: {"values": [2, 4, 8]}}
+    played = begin(world, body("weighed", parameters=space, budget={"runs": 24}, sampler="random"))
+    before = world.http.get("/v1/experiments/weighed/importance").json()
+    played.play()
+
+    found = world.http.get("/v1/experiments/weighed/importance").json()
+
+    assert before == {"shares": {}, "trials": 0}
+    assert found["trials"] == 24
+    assert list(found["shares"]) == [LR, EPOCHS], "the highest first"
+    assert sum(found["shares"].values()) == pytest.approx(1.0)
+    assert found["shares"][LR] > 0.7
