@@ -21,6 +21,7 @@ from ludus.config.values import (
     Label,
     Own,
     PositiveReal,
+    Real,
     Section,
     Seed,
     Text,
@@ -110,12 +111,18 @@ class TorchSettings(Section):
     """
     compile: Own[Flag] = False
     """Fuse the operations of PPO's update with `torch.compile`, in the background while training continues. With other
-    trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, and an event says so.
+    trainers, or without a C++ compiler on the worker nothing changes, and an event says so.
     """
     processes: Own[Whole] = Field(default=1, ge=1, le=64)
-    """Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). Each computes a
-    shard of every minibatch, so the result is that of one process. Under SAC each holds the whole replay buffer. More
-    than one needs as many in `resources.gpu`, unless `device` is `cpu`.
+    """Ranks that learn as one, on the GPUs from `device` on (`cuda:0` and 4: the first four). Each has its own
+    collectors (as many as `simulators.collectors.local` says), rollout and replay buffer, and takes minibatches of
+    `batch_size`; gradients and statistics are averaged. So an update learns from as many times `buffer_size` and
+    `batch_size`. Every rank needs a simulator. More than one needs as many GPUs in `resources.gpu`, unless `device` is
+    `cpu`.
+    """
+    rank_timeout_seconds: Own[Real] = Field(default=45.0, ge=2.0, le=3600.0)
+    """A rank that is silent for so long has frozen: the attempt ends, and the next one goes on from the last
+    checkpoint.
     """
 
 

@@ -95,6 +95,8 @@ class Attempt:
     simulators: ConnectedSimulators = field(default_factory=ConnectedSimulators)
     refusals: dict[str, str] = field(default_factory=dict)
     """Why behaviors were refused that simulators have announced in this attempt, by behavior."""
+    ranks: int = 1
+    """How many ranks learn as one (`worker.trainer.ranks`)."""
     amended: int = 0
     """Number of the newest amendment that was reported: a checkpoint contains the effect of all up to it."""
 
@@ -174,15 +176,18 @@ class Attempt:
         self.supervisor.post(Amended(amendment=amendment, step=step))
 
 
-def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
-    """Return the settings of the collectors, without environment parameters: the pool sends those."""
+def collector_settings(job: Job, config: RunConfig, ranks: int) -> CollectorSettings:
+    """Return the settings of the collectors, without environment parameters: the pool sends those.
+
+    Each rank has as many of this host as the configuration says; the places are shared out among them.
+    """
     simulators = config.simulators
     places = simulators.collectors
     local = job.collectors if places.local is None else places.local
     shared = Job.model_fields.keys() & {setting.name for setting in fields(CollectorSettings)} - {"ticket_key"}
     return CollectorSettings(
         **job.model_dump(include=set(shared)),
-        count=local + places.edge,
+        count=ranks * local + places.edge,
         edge_places=places.edge,
         ticket_key=None if job.ticket_key is None else bytes.fromhex(job.ticket_key),
         record=simulators.record,
