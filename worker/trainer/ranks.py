@@ -286,6 +286,11 @@ def join(file: Path, rank: int, ranks: int, device: torch.device, timeout: float
     return device
 
 
+def seed_of_rank(order: Build, rank: int) -> int:
+    """Return the seed of a rank's randomness, another one at each resume."""
+    return int(np.random.SeedSequence([order.seed, rank, order.state.get("version", 0)]).generate_state(1)[0])
+
+
 def state_of_rank(shared: State, own: State) -> State:
     """Return the state of rank 0 with everything that is a rank's own from that of the rank."""
     return {
@@ -344,11 +349,10 @@ class _Server:
                     assert_never(order)
 
     def _build(self, order: Build, arena: Arena) -> None:
-        """Build an algorithm: that of rank 0, with randomness of its own, which is another one after each resume."""
-        seeds = np.random.SeedSequence([order.seed, self._rank, order.state.get("version", 0)])
+        """Build an algorithm: that of rank 0, with randomness of its own."""
         build = partial(build_algorithm, order.config, order.arena.spec, self._device)
         demonstrations = Demonstrations(order.demonstrations)
-        algorithm = build(int(seeds.generate_state(1)[0]), demonstrations)
+        algorithm = build(seed_of_rank(order, self._rank), demonstrations)
         algorithm.load_state_dict(state_of_rank(order.state, algorithm.state_dict()))
         compilation = None
         if order.compiles:
