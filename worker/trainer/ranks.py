@@ -127,13 +127,21 @@ class _Peer:
         self.rank, self.heard = rank, time.monotonic()
         self.failure: str | None = None
         """What it said before it ended."""
-        self.is_frozen = False
+        self.is_frozen = self.has_left = False
 
     def send(self, order: Order, descriptor: int | None = None) -> None:
         """Send an order. Raises OSError if it has ended or reads nothing."""
         self.connection.send_bytes(pickled(order))
         if descriptor is not None:
             send_handle(self.connection, descriptor, self.process.pid)
+
+    def drain(self) -> None:
+        """Read everything that it has said."""
+        try:
+            while self.hear():
+                pass
+        except (EOFError, OSError):
+            self.has_left = True
 
     def hear(self, seconds: float = 0.0) -> bool:
         """Read what it has said, for at most `seconds`; return whether it has gathered a round."""
@@ -232,22 +240,22 @@ class Ranks:
 
     def _lost(self, otherwise: str) -> RankLost:
         """Return an error that names the rank that has ended or is silent; if none is to be seen, another sentence."""
-        deadline = time.monotonic() + EXIT_SECONDS
         sentences = [(3, otherwise)]
         for peer in self._peers:
-            code = peer.process.wait(max(deadline - time.monotonic(), 0.0))
-            with contextlib.suppress(EOFError, OSError):
-                while peer.hear():
-                    pass
-            silence = time.monotonic() - peer.heard
+            peer.drain()
+        deadline = time.monotonic() + 2 * BEAT_SECONDS
+        for peer in self._peers:
+            is_silent = not peer.connection.poll(max(deadline - time.monotonic(), 0.0))  # an end is readable, too
+            peer.drain()
+            code = peer.process.wait(EXIT_SECONDS if peer.has_left else 0.0)
             if code is not None:
                 why = "" if peer.failure is None else f": {peer.failure}"
                 # One that ended because another took no part is not the cause.
                 rating = 2 if ExchangeFailed.__name__ in why else 0
                 sentences.append((rating, f"rank {peer.rank} ended with {describe_exit(code)}{why}"))
-            elif silence > 2 * BEAT_SECONDS + EXIT_SECONDS:
+            elif is_silent:
                 peer.is_frozen = True
-                sentences.append((1, f"rank {peer.rank} has frozen: it said nothing for {silence:.0f} s"))
+                sentences.append((1, f"rank {peer.rank} has frozen: it does not say any more that it lives"))
         return RankLost(f"{min(sentences)[1]}; the run goes on from its last checkpoint")
 
 

@@ -382,7 +382,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start: StartTrainer, tmp_path: Path) -> None:
+def test_two_ranks_train_ppo_and_sac_together_and_leave_nothing_behind(start: StartTrainer, tmp_path: Path) -> None:
     document = {
         "seed": 1,
         "torch_settings": {"device": "cpu", "processes": 2},
@@ -401,7 +401,7 @@ def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start
 
     def look(message: dict[str, Any]) -> None:
         if message["type"] == "checkpoint_written":
-            helpers.update(process.pid for process in processes_of(tmp_path / "scratch" / "group-"))
+            helpers.update(process.pid for process in processes_of(tmp_path / "scratch" / "ranks-"))
 
     messages = start(document).played_by(HideAndSeek(), look)
 
@@ -411,23 +411,24 @@ def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start
     assert points_of(messages, "Losses/Policy Loss")
     assert points_of(messages, "Losses/Q1 Loss")
     assert len(helpers) == 1, "one process beside the trainer"
-    assert not processes_of(tmp_path / "scratch" / "group-")
+    assert not processes_of(tmp_path / "scratch" / "ranks-")
+    assert max(point["value"] for point in points_of(messages, "Ranks/Exchanged Bytes")) > 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrainer, tmp_path: Path) -> None:
+def test_an_attempt_that_loses_a_rank_says_which_and_another_number_of_ranks_goes_on_from_its_checkpoint(
+    start: StartTrainer, tmp_path: Path
+) -> None:
     learning = {"hyperparameters": PPO, "network_settings": NETWORK, "summary_freq": 64}
-    document = {
-        "seed": 1,
-        "torch_settings": {"device": "cpu", "processes": 2},
-        "behaviors": {"Hider": learning, "Seeker": learning},
-    }
+    behaviors = {"Hider": {**learning, "checkpoint_interval": 256}, "Seeker": {**learning, "trainer_type": "sac"}}
+    behaviors["Seeker"]["hyperparameters"] = SAC
+    document = {"seed": 1, "torch_settings": {"device": "cpu", "processes": 2}, "behaviors": behaviors}
     helpers: list[psutil.Process] = []
 
     def kill(message: dict[str, Any]) -> None:
-        if message["type"] == "metrics" and not helpers:
-            helpers.extend(processes_of(tmp_path / "scratch" / "group-"))
+        if message["type"] == "checkpoint_written" and not helpers:
+            helpers.extend(processes_of(tmp_path / "scratch" / "ranks-"))
             for helper in helpers:
                 helper.kill()
 
@@ -435,4 +436,20 @@ def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrai
 
     assert len(helpers) == 1
     assert messages[-1]["outcome"] == "lost"
-    assert not processes_of(tmp_path / "scratch" / "group-")
+    assert messages[-1]["detail"] == "rank 1 ended with signal SIGKILL; the run goes on from its last checkpoint"
+    assert not processes_of(tmp_path / "scratch" / "ranks-")
+    (written, *_) = [message for message in messages if message["type"] == "checkpoint_written"]
+    for section in behaviors.values():
+        section["max_steps"] = written["step"] + 256
+    supervisor = Supervisor(HideAndSeek())
+    job = Job(
+        run_id="run",
+        attempt=2,
+        config={**document, "torch_settings": {"device": "cpu"}},
+        seed=1,
+        resume_from=written["folder"],
+        scratch=str(tmp_path / "second"),
+    )
+
+    assert Trainer(job, supervisor, []).run().outcome == "succeeded"
+    supervisor.join()

@@ -81,6 +81,8 @@ def test_the_weights_are_those_of_one_process_with_both_rounds_and_the_doubled_b
     assert np.abs(pair.algorithm.flat_weights() - before).max() > 1e-3
     np.testing.assert_allclose(pair.algorithm.flat_weights(), one.flat_weights(), atol=TOLERANCE)
     mine, its = pair.algorithm.state_dict(), one.state_dict()
+    for state in (mine, its):  # a softmax does not depend on it: Adam makes steps of what rounding leaves
+        state["model"].pop("critic.attention.key.bias", None)
     for part in ("model", "signals", "rate_factor"):
         torch.testing.assert_close(mine[part], its[part], rtol=1e-5, atol=TOLERANCE)
     names = {"Losses/Policy Loss", "Losses/Value Loss", "Losses/Gradient Norm", "Policy/Approximate KL"}
