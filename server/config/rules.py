@@ -148,6 +148,13 @@ def problems_of(config: RunConfig) -> Iterator[Problem]:
             f"fewer than {needed}; set resources.gpu to {needed}, processes to 1, or torch_settings.device to cpu"
         )
         yield Problem("torch_settings.processes", "contradiction", message)
+    places = config.simulators.collectors
+    if places.local == 0 and places.edge < torch.processes:
+        message = (
+            f"is {torch.processes}, and each of them needs a collector, but simulators.collectors.local is 0 and edge "
+            f"is {places.edge}; set edge to {torch.processes}, or leave local out"
+        )
+        yield Problem("torch_settings.processes", "contradiction", message)
 
 
 def _lesson_problems(config: RunConfig, lesson: Lesson, index: int, *, is_last: bool) -> Iterator[tuple[str, str, str]]:

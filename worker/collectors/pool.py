@@ -30,7 +30,7 @@ from ludus.config.recording import RecordConfig
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors import events
-from worker.collectors.behaviors import RegisteredBehavior
+from worker.collectors.behaviors import RegisteredBehavior, rank_of
 from worker.collectors.processes import (
     START_SECONDS,
     Child,
@@ -219,6 +219,12 @@ class CollectorPool:
         with self.lock:
             self._settings = replace(self._settings, record=record)
             self.children.broadcast(commands.Record(record))
+
+    def idle_ranks(self) -> list[int]:
+        """Return the ranks whose collectors serve no simulator: a round waits for their parts."""
+        with self.lock:
+            busy = {rank_of(child.index, self._ranks) for child in self.children if child.simulators}
+        return [rank for rank in range(self._ranks) if rank not in busy]
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""

@@ -245,6 +245,8 @@ class EdgeCollectorReports:
         )
 
 
+UNEVEN_SECONDS = 10.0
+"""How long some ranks may lack a simulator before it is said: simulators come one after the other."""
 Ending = tuple[Outcome, StopReason, str]
 """How the attempt ends: outcome, reason, sentence."""
 
@@ -256,6 +258,9 @@ class WaitingLimits:
         self._attempt = attempt
         self._idle_since: float | None = None
         """Since when simulators play, but none plays a behavior that has something left to learn."""
+        self._uneven_since: float | None = None
+        """Since when some ranks have simulators, and others have none."""
+        self._uneven_reported = False
 
     def without_simulators(self) -> Ending | None:
         """Return the end after too long without a simulator; None while to wait, or while something can be learned."""
@@ -285,6 +290,35 @@ class WaitingLimits:
         else:
             remedy = f"{start}, and resume the run: {resume}"
         return "paused", StopReason.SIMULATORS_LOST, f"{why}; {remedy}"
+
+    def without_ranks(self) -> Ending | None:
+        """Return how to end after some ranks have for too long had no simulator, while others had.
+
+        Every rank learns from an equal part of a round. Reports an event when such a wait has lasted.
+        """
+        attempt, now = self._attempt, time.monotonic()
+        idle = attempt.pool.idle_ranks() if attempt.ranks > 1 and attempt.simulators else []
+        if not idle or not attempt.unfinished():
+            self._uneven_since, self._uneven_reported = None, False
+            return None
+        self._uneven_since = self._uneven_since or now
+        waited, grace = now - self._uneven_since, attempt.config.simulators.startup_grace_seconds
+        need = (
+            f"torch_settings.processes is {attempt.ranks}, but {len(attempt.simulators)} simulators play, and "
+            f"{len(idle)} ranks have none"
+        )
+        if waited >= UNEVEN_SECONDS and not self._uneven_reported:
+            self._uneven_reported = True
+            message = f"{need}: no round is complete without their parts; start at least {len(idle)} more"
+            attempt.report("rank_without_simulator", message, level="warning", ranks=idle)
+        if grace is None or waited < grace:
+            return None
+        run = attempt.job.run_id
+        detail = (
+            f"{need} (for {grace:g} s, simulators.startup_grace_seconds); resume the run (`ludus run resume {run}`) "
+            f"with at least {attempt.ranks} simulators"
+        )
+        return "paused", StopReason.SIMULATORS_LOST, detail
 
     def without_behaviors(self) -> Ending | None:
         """Return how to end after simulators have for too long played only behaviors with nothing left to learn.

@@ -143,7 +143,9 @@ class Trainer:
                 or self.apply_commands()
                 or (self._learn() if self._assessment is None else self._assessment.finished())
             )
-            if finished is None and (ending := self._limits.without_simulators() or self._limits.without_behaviors()):
+            limits = self._limits
+            ending = limits.without_simulators() or limits.without_ranks() or limits.without_behaviors()
+            if finished is None and ending is not None:
                 finished = self.checkpoints.finish(*ending)
             if finished is not None:
                 return finished

@@ -412,7 +412,7 @@ def test_two_ranks_train_ppo_and_sac_together_and_leave_nothing_behind(start: St
     assert points_of(messages, "Losses/Q1 Loss")
     assert len(helpers) == 1, "one process beside the trainer"
     assert not processes_of(tmp_path / "scratch" / "ranks-")
-    assert max(point["value"] for point in points_of(messages, "Ranks/Exchanged Bytes")) > 0
+    assert min(points_of(messages, "Ranks/Exchanged Bytes").values()) > 0
 
 
 @pytest.mark.long
@@ -453,3 +453,25 @@ def test_an_attempt_that_loses_a_rank_says_which_and_another_number_of_ranks_goe
 
     assert Trainer(job, supervisor, []).run().outcome == "succeeded"
     supervisor.join()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_rank_without_a_simulator_is_told_of_and_pauses_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.trainer.attempt.UNEVEN_SECONDS", 1.0)
+    learning = {"hyperparameters": PPO, "network_settings": NETWORK}
+    config = {
+        "torch_settings": {"device": "cpu", "processes": 2},
+        "simulators": {"startup_grace_seconds": 5.0},
+        "behaviors": {"Hider": learning, "Seeker": learning},
+    }
+    supervisor = Supervisor(HideAndSeek())
+
+    job = Job(run_id="run", attempt=1, config=config, seed=1, scratch=str(tmp_path))
+    finished = Trainer(job, supervisor, []).run()
+
+    assert (finished.outcome, finished.reason) == ("paused", "simulators_lost")
+    assert finished.detail.startswith("torch_settings.processes is 2, but 1 simulators play, and 1 ranks have none")
+    assert supervisor.events["rank_without_simulator"].data == {"ranks": [1]}
