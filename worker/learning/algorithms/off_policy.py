@@ -104,10 +104,10 @@ class ReplayedExperience:
         self.drawn = max(hyper.batch_size // self.length, 1)
         """Sequences of a batch; steps, without a memory."""
         self.replay = ReplayBuffer(spec, hyper.buffer_size, memory_size=actor.memory_size)
-        self.step, self.updates, self.signal_updates = 0.0, 0, 0
-        """Steps of this rank, and gradient steps that were taken."""
-        self.policy_step = 0
-        """The policy's step, to which `step` belongs: that of all ranks."""
+        self.step, self.updates, self.signal_updates = 0, 0, 0
+        """The policy's step, and gradient steps that were taken."""
+        self.own_step = 0.0
+        """Of `step` the part of one rank."""
         self.beginnings = [
             torch.empty((0, *part.shape), dtype=getattr(torch, part.dtype)) for part in spec.observations
         ]
@@ -132,7 +132,7 @@ class ReplayedExperience:
         """
         hyper = self.hyper
         rates = [hyper.steps_per_update, *([hyper.reward_signal_steps_per_update] if self.signals_learn else [])]
-        missing = max(hyper.batch_size - len(self.replay), hyper.buffer_init_steps - self.step)
+        missing = max(hyper.batch_size - len(self.replay), hyper.buffer_init_steps - math.floor(self.own_step))
         agents = len(set().union(*self._recent))
         return int(max(math.ceil(min(rates)), min(max(missing, agents), LARGEST_ROUND)))
 
@@ -172,13 +172,13 @@ class ReplayedExperience:
 
     def advance(self, step: int) -> None:
         """Go on to the policy's `step`. What came since the last one is shared by the ranks that are there now."""
-        self.step += (step - self.policy_step) / count_ranks()
-        self.policy_step = step
+        self.own_step += (step - self.step) / count_ranks()
+        self.step = step
 
     def due(self) -> tuple[int, int]:
         """Return how many gradient steps of the networks and of the reward signals are due."""
         hyper = self.hyper
-        steps = self.step - hyper.buffer_init_steps
+        steps = self.own_step - hyper.buffer_init_steps
         if least(len(self.replay)) < min(hyper.batch_size, hyper.buffer_size) or steps <= 0:
             return 0, 0
         due = int(steps / hyper.steps_per_update) - self.updates
@@ -213,11 +213,11 @@ class ReplayedExperience:
             weight=weight,
         )
 
-    def noise(self, columns: int) -> Float[Tensor, "R C"] | None:
-        """Draw standard normal noise for the rows of a batch; None without columns."""
+    def noise(self, columns: int, rows: int | None = None) -> Float[Tensor, "R C"] | None:
+        """Draw standard normal noise for the rows of a batch, or for so many; None without columns."""
         if not columns:
             return None
-        return torch.randn(self.drawn * self.length, columns, generator=self._generator).to(self._device)
+        return torch.randn(rows or self.drawn * self.length, columns, generator=self._generator).to(self._device)
 
     def real_transitions(self) -> Transitions:
         """Draw steps for the reward signals to learn from: without padding."""
@@ -240,7 +240,7 @@ class ReplayedExperience:
     def state_dict(self) -> State:
         """Return everything; of the replay buffer, if it is saved at all, *views*."""
         return {
-            "counters": [self.step, self.updates, self.signal_updates, self.policy_step],
+            "counters": [self.step, self.updates, self.signal_updates, self.own_step],
             "agents": [sorted(map(list, agents)) for agents in self._recent],
             "beginnings": list(self.beginnings),
             "episodes": self.episodes.state_dict(),
@@ -249,10 +249,8 @@ class ReplayedExperience:
 
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
-        self.step, self.updates, self.signal_updates = state["counters"][:3]
-        self.policy_step = (
-            state["counters"][-1] if len(state["counters"]) > 3 else int(self.step)
-        )  # of earlier releases
+        self.step, self.updates, self.signal_updates, *own = state["counters"]
+        self.own_step = float(own[0] if own else self.step)  # checkpoints of earlier releases lack it
         self._recent.clear()
         self._recent.extend({(simulator, agent) for simulator, agent in agents} for agents in state["agents"])
         self.beginnings = list(state["beginnings"])

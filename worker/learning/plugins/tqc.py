@@ -194,7 +194,8 @@ class TQC(OffPolicyAlgorithm):
     def _act(self, encoded: Encoded) -> Squashed:
         """Draw an action of the policy for each row."""
         head, _ = self.actor(encoded)
-        noise = torch.randn(len(head), self.columns, generator=self.generator).to(head.device)
+        noise = self.experience.noise(self.columns, len(head))
+        assert noise is not None, "there are columns"
         return draw_squashed(head[:, : self.columns], head[:, self.columns :], noise)
 
 

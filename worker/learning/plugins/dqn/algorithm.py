@@ -221,7 +221,7 @@ class DQN(OffPolicyAlgorithm):
         else:
             rows, p = self.priorities.draw(experience.drawn, self.generator)
             beta = Schedule("linear", hyper.importance_exponent, 1.0, self.config.max_steps)
-            weights = (len(replay) * p) ** -beta.at(experience.policy_step)
+            weights = (len(replay) * p) ** -beta.at(experience.step)
             weights /= weights.max()
         drawn = replay.sequences(rows, hyper.n_step)
         transitions = experience.transitions(drawn)
