@@ -6,14 +6,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from ludus.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from ludus.config.behavior import BehaviorConfig, CloneConfig
+from ludus.config.behavior import BehaviorConfig
 from ludus.config.builds import EngineSettings, EnvironmentSettings
 from ludus.config.environment_parameters import Curriculum, EnvironmentParameter, Lesson, ParameterName, seeded
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.problems import Path
 from ludus.config.recording import RecordConfig
 from ludus.config.selfplay import RANDOM, parse_opponent
-from ludus.config.trainer import ReinforcementConfig
+from ludus.config.trainer import DemonstratedConfig, ReinforcementConfig
 from ludus.config.values import (
     BehaviorName,
     CheckpointId,
@@ -211,8 +211,9 @@ class RunConfig(Section):
         template = info.data.get("default_settings")
         if not behaviors and template is None and "default_settings" in info.data:
             raise config_error("missing", "is missing")
-        if not behaviors and isinstance(template, CloneConfig):
-            raise config_error("contradiction", "names none, and trainer_type clone learns only those that are named")
+        if not behaviors and isinstance(template, DemonstratedConfig):
+            trainer = template.trainer_type
+            raise config_error("contradiction", f"names none, and trainer_type {trainer} learns only those that are named")
         return behaviors
 
     @field_validator("evaluate")

@@ -181,6 +181,12 @@ class ReplayBuffer:
         observations = [column.index_select(0, both) for column in self._observations]
         return self._replayed(observations, index[:count], index[count:], rows, links[:, 1], None, 1)
 
+    def next_actions(self, rows: Int[Tensor, " R"]) -> tuple[Float[Tensor, "R C"], Bool[Tensor, " R"]]:
+        """Return the continuous action that was taken at the observation behind each row, and whether any was."""
+        following = self._links[rows, 0]
+        known = following < self.capacity
+        return self._numbers[torch.where(known, following, 0), : self._columns_of_actions], known
+
     def sequences(self, starts: Int[Tensor, " Q"], length: int) -> Replayed:
         """Return the sequences that begin at given rows and follow their episodes.
 

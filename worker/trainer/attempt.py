@@ -20,7 +20,7 @@ from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, Edg
 from worker.collectors.pool import CollectorPool
 from worker.experience.state import State
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.clone import CloneLearner
+from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.learner import BehaviorLearner, InferenceLearner
 from worker.trainer.messages import (
     Amended,
@@ -34,7 +34,7 @@ from worker.trainer.messages import (
 
 log = structlog.get_logger()
 
-Learner = BehaviorLearner | CloneLearner | InferenceLearner
+Learner = BehaviorLearner | DemonstratedLearner | InferenceLearner
 """Trains one behavior, or plays it."""
 
 
@@ -258,7 +258,7 @@ class WaitingLimits:
         learners = attempt.learners.values()
         if simulators or any(learner.ready for learner in learners):
             return None
-        if any(isinstance(learner, CloneLearner) and not learner.done for learner in learners):
+        if any(isinstance(learner, DemonstratedLearner) and not learner.done for learner in learners):
             return None  # its evaluation waits for a simulator, with a limit of its own
         limits = attempt.config.simulators
         grace = limits.grace_seconds if simulators.any_came else limits.startup_grace_seconds
@@ -296,7 +296,7 @@ class WaitingLimits:
             and not attempt.is_inference
             and attempt.simulators.any_plays
             and not any(
-                attempt.simulators.is_played(name) or isinstance(learners.get(name), CloneLearner)
+                attempt.simulators.is_played(name) or isinstance(learners.get(name), DemonstratedLearner)
                 for name in unfinished
             )
         )

@@ -24,8 +24,8 @@ from typing import Final
 import structlog
 
 from ludus.collector.snapshots.state import State
-from ludus.config.behavior import CloneConfig
 from ludus.config.run import RunConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import file_name
 from ludus.protocol.specs import spec_to_message
 from ludus.schemas import OnnxModel
@@ -61,7 +61,8 @@ def can_go_on(config: RunConfig, collectors: Sequence[State]) -> bool:
     behaviors = {name for state in collectors for name in state["lanes"]}
     sections = [section for name in behaviors if (section := config.behavior(name)) is not None]
     return not config.checkpoint_settings.inference and all(
-        isinstance(section, CloneConfig) or not (section.threaded or section.self_play) for section in sections
+        not (isinstance(section, ReinforcementConfig) and (section.threaded or section.self_play))
+        for section in sections
     )
 
 

@@ -38,8 +38,7 @@ from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 from worker.experience.state import State
-from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.algorithm import Algorithm, Learning
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.onnx.export import exporter
 from worker.selfplay.controller import GhostController
@@ -62,7 +61,7 @@ class BaseLearner(ABC):
         self,
         config: TrainerConfig,
         spec: BehaviorSpec,
-        algorithm: Algorithm | Cloning,
+        algorithm: Learning,
         recorder: Recorder,
         collectors: CollectorPool,
     ) -> None:

@@ -109,7 +109,7 @@ class Trainer:
             attempt.begin_amended()
             self.registry.report_bf16()
             if self._assessment is None:
-                self.registry.begin_clones()
+                self.registry.begin_demonstrated()
             self._endpoints = {endpoint.index: endpoint for endpoint in pool.start()}
             self._report_endpoints()
             attempt.simulators.absent_since = time.monotonic()

@@ -8,11 +8,11 @@ import torch
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
 from ludus.collector.spec_checks import UnsupportedSpec
-from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig
+from ludus.config.behavior import BehaviorConfig, POCAConfig
 from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.problems import join_path
 from ludus.config.rewards import GAILConfig
-from ludus.config.trainer import ReinforcementConfig
+from ludus.config.trainer import DemonstratedConfig, ReinforcementConfig
 from ludus.demonstrations import DemonstrationError
 from ludus.plugins import PluginError
 from ludus.protocol import simulation_pb2 as pb
@@ -20,11 +20,11 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import spec_from_message
 from worker.experience.state import State
-from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.algorithm import Algorithm, Learning
 from worker.learning.build import (
     Demonstrations,
     build_algorithm,
-    build_clone,
+    build_demonstrated,
     choose_collector_device,
     choose_device,
     count_gpus,
@@ -33,11 +33,11 @@ from worker.onnx.graph import acting_graph
 from worker.selfplay.ghost import Ghost
 from worker.trainer.attempt import Attempt, Learner
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.clone import CloneLearner
+from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.compilation import BackgroundCompilation
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.health.monitor import HealthMonitor, whole_lengths
-from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
+from worker.trainer.initialization import InitializationError, Sources, initialize, resume
 from worker.trainer.learner import BehaviorLearner, InferenceLearner, LearnerOptions, Progress, arena_steps
 from worker.trainer.messages import Finished, Level
 from worker.trainer.parallel import Build, Group
@@ -72,9 +72,9 @@ class BehaviorRegistry:
             self._attempt.refuse(spec, CloseCode.BEHAVIOR_NOT_CONFIGURED, reason)
             return
         try:
-            if isinstance(config, CloneConfig):
-                learner = self._attempt.learners.get(spec.behavior) or self._begin_clone(spec.behavior, config)
-                assert isinstance(learner, CloneLearner)
+            if isinstance(config, DemonstratedConfig):
+                learner = self._attempt.learners.get(spec.behavior) or self._begin_demonstrated(spec.behavior, config)
+                assert isinstance(learner, DemonstratedLearner)
                 learner.register(spec, self._collector_device)
             else:
                 self._begin_learning(config, spec)
@@ -265,21 +265,21 @@ class BehaviorRegistry:
         job = self._attempt.job
         return self._group.share(algorithm, Build(config, spec, job.seed, job.demonstrations))
 
-    def begin_clones(self) -> None:
+    def begin_demonstrated(self) -> None:
         """Make the learners that need no simulator."""
         for name, config in self._attempt.config.behaviors.items():
-            if isinstance(config, CloneConfig):
+            if isinstance(config, DemonstratedConfig):
                 try:
-                    self._begin_clone(name, config)
+                    self._begin_demonstrated(name, config)
                 except (DemonstrationError, InitializationError, UnsupportedSpec) as error:
                     reason = self._sentence(name, error)
                     self._attempt.report("behavior_refused", reason, level="error", behavior=name)
                     self.unusable = Finished.invalid_config(reason)
 
-    def _begin_clone(self, name: str, config: CloneConfig) -> CloneLearner:
-        """Make the learner of a behavior that only imitates."""
+    def _begin_demonstrated(self, name: str, config: DemonstratedConfig) -> DemonstratedLearner:
+        """Make the learner of a behavior that learns from demonstrations alone."""
         attempt = self._attempt
-        algorithm, spec, demonstrations = build_clone(
+        algorithm, spec, demonstrations = build_demonstrated(
             config, name, self._device, attempt.job.seed, self._demonstrations
         )
         saved = attempt.restored.get(name)
@@ -292,7 +292,7 @@ class BehaviorRegistry:
             del attempt.restored[name]
 
         post, metrics = attempt.supervisor.post, lambda: self._parameters.metrics
-        learner = CloneLearner(
+        learner = DemonstratedLearner(
             spec,
             algorithm,
             demonstrations,
@@ -306,7 +306,7 @@ class BehaviorRegistry:
         self._report_registered(learner)
         return learner
 
-    def _initialize(self, algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec) -> None:
+    def _initialize(self, algorithm: Learning, config: BehaviorConfig, spec: BehaviorSpec) -> None:
         """Give a new algorithm the networks that its configuration names, if any. Raise `InitializationError`."""
         source = self._sources.of(config)
         if source is None:

@@ -40,10 +40,8 @@ Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.config.behavior import CloneConfig
@@ -52,6 +50,7 @@ from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.state import State
+from worker.learning.algorithms.algorithm import DemonstratedAlgorithm
 from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
 from worker.learning.algorithms.training_state import TrainingState
 from worker.learning.data_parallel import average, mean_weights, own_rows
@@ -278,15 +277,12 @@ def cloning_of(
     )
 
 
-class Cloning:
-    """A clone run: an actor learns from demonstrations alone. Deterministic by seed.
+class Cloning(DemonstratedAlgorithm):
+    """A clone run: an actor imitates demonstrations. Deterministic by seed.
 
     Shuffled passes without end; a pass's last minibatch may be smaller. The statistics of a normalizer are those of the
     demonstrations, from the beginning on.
     """
-
-    version: int
-    """How many gradient steps the weights have seen: the version under which they are published."""
 
     def __init__(
         self,
@@ -328,11 +324,7 @@ class Cloning:
         )
 
     def iterate(self, iterations: int = 1) -> dict[str, float]:
-        """Take gradient steps; return the metrics, means over these steps.
-
-        Raise `Diverged` if any value on the way is not finite or the loss explodes. Weights and version are then those
-        from before, but the pass over the demonstrations goes on: taken once more, these steps meet other minibatches.
-        """
+        """Take gradient steps, as `DemonstratedAlgorithm`. A rollback does not undo the pass over demonstrations."""
         version, losses = self.version, []
         with self._state.undone_if_diverged():
             for step in range(version, version + iterations):
@@ -341,10 +333,6 @@ class Cloning:
             loss = self.imitator.conclude(losses, chosen)
         self.version += iterations
         return {LOSS: loss, "Policy/Learning Rate": rate}
-
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them."""
-        return self.actor.flatten()
 
     def state_dict(self) -> State:
         """Return everything that the next iteration depends on. Tensors are copies."""
