@@ -212,8 +212,8 @@ class RunConfig(Section):
         if not behaviors and template is None and "default_settings" in info.data:
             raise config_error("missing", "is missing")
         if not behaviors and isinstance(template, DemonstratedConfig):
-            trainer = template.trainer_type
-            raise config_error("contradiction", f"names none, and trainer_type {trainer} learns only those that are named")
+            message = f"names none, and trainer_type {template.trainer_type} learns only those that are named"
+            raise config_error("contradiction", message)
         return behaviors
 
     @field_validator("evaluate")

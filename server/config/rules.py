@@ -187,8 +187,8 @@ UNSUPPORTED: Final = {
     "checkpoint_settings.initialize_from": "remove it, and name a checkpoint of that run in each behavior",
     "checkpoint_settings.load_model": _RESUME,
     "checkpoint_settings.resume": _RESUME,
-    "checkpoint_settings.inference": "remove it, or the behaviors that learn from demonstrations alone; those are evaluated while "
-    "they learn (`evaluation_interval`)",
+    "checkpoint_settings.inference": "remove it, or the behaviors that learn from demonstrations alone; those are "
+    "evaluated while they learn (`evaluation_interval`)",
     "checkpoint_settings.results_dir": "remove it; a trainer that runs alone writes where `--scratch` says",
 }
 """Legal keys that no run supports yet, with what to do instead. Playing without learning is legal for policies that

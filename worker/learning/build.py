@@ -120,11 +120,11 @@ def build_algorithm(
     Raise `UnsupportedSpec` where there is no network for its observations or actions, `DemonstrationError` where a
     demonstration does not fit it. Equal arguments give equal weights and equal updates.
     """
+    expert = None
     if isinstance(config, FromDemonstrations):
         expert = demonstrations.buffer(config, spec, device)
-    else:
-        section = config.behavioral_cloning
-        expert = None if section is None else demonstrations.buffer(section, spec, device, "behavioral_cloning")
+    elif config.behavioral_cloning is not None:
+        expert = demonstrations.buffer(config.behavioral_cloning, spec, device, "behavioral_cloning")
     # A seed of their own: networks of policy and signals would else begin with the same numbers.
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
     signals = build_signals(config.reward_signals, spec, device, generator, demonstrations)

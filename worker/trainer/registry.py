@@ -33,8 +33,8 @@ from worker.onnx.graph import acting_graph
 from worker.selfplay.ghost import Ghost
 from worker.trainer.attempt import Attempt, Learner
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.compilation import BackgroundCompilation
+from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.health.monitor import HealthMonitor, whole_lengths
 from worker.trainer.initialization import InitializationError, Sources, initialize, resume

@@ -60,6 +60,7 @@ class Algorithm(Learning):
         update, if any value on the way is not finite.
         """
 
+
 class DemonstratedAlgorithm(Learning):
     """Improves the policy of one behavior from demonstrations alone, by gradient steps.
 

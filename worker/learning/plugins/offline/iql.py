@@ -72,9 +72,9 @@ class ImplicitActorCritic(nn.Module):
     ) -> Float[Tensor, "2 R S"]:
         """Return Q of actions, by the networks or their targets; `choices` are counted over all branches."""
         extra = continuous if continuous.shape[1] else None
-        outputs = torch.stack(
-            [network(network.encoding(encoded), extra, 1) for network in (self._target if target else self._q)]
-        ).unflatten(2, (self._signals, -1))  # (2, R, S, K)
+        networks = self._target if target else self._q
+        joined: Tensor = torch.stack([network(network.encoding(encoded), extra, 1) for network in networks])
+        outputs = joined.view(*joined.shape[:2], self._signals, -1)  # (2, R, S, K)
         if not self._branches:
             return outputs.squeeze(3)
         chosen = choices[None, :, None].expand(*outputs.shape[:3], -1)

@@ -120,7 +120,9 @@ class OfflineAlgorithm(OffPolicyAlgorithm, DemonstratedAlgorithm):
         """Set the noise with which simulators act: none, where they only evaluate."""
         noise = self.actor.head_parameters().get("noise_log_sigma")
         if noise is not None and len(noise):
-            noise.copy_(torch.full_like(noise, NO_NOISE) if isinstance(self.config, OfflineConfig) else self.log_sigma())
+            noise.copy_(
+                torch.full_like(noise, NO_NOISE) if isinstance(self.config, OfflineConfig) else self.log_sigma()
+            )
 
 
 def rollout_of(expert: DemonstrationBuffer) -> Rollout:
