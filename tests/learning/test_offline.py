@@ -7,12 +7,9 @@ nothing. Cloning imitates a mixture as it is; IQL and ReBRAC know from the recor
     .venv/bin/python -m tests.learning.test_offline     # prints the table of docs/offline.md, in half an hour
 """
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -93,7 +90,9 @@ def parts() -> dict[str, Demonstration]:
     )
     learning.arcade.steps = 200
     actor = learning.algorithm.actor
-    shown = {"random": shown_by(lambda seen: rng.uniform(-1, 1, (len(seen), 1)).astype(np.float32), episodes=50, seed=7)}
+    shown = {
+        "random": shown_by(lambda seen: rng.uniform(-1, 1, (len(seen), 1)).astype(np.float32), episodes=50, seed=7)
+    }
     for _ in range(200):
         learning.advance()
         if "medium" not in shown and score(actor) >= MEDIUM:

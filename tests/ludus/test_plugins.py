@@ -94,11 +94,12 @@ def test_nothing_of_the_core_names_them() -> None:
         for path in (ROOT / package).rglob("*.py")
         if not rooms & {*path.parents} and path.name not in {"epsilon_greedy.py", "gaussian_noise.py"}
     ]
+    trainers = "dqn|td3|tqc|rebrac|iql|finetune"
     modules = r"adapters[.](gymnasium|pettingzoo|assignment|python)"
     named = [
         str(path)
         for path in core
-        if re.search(rf"(?i)dqn|td3|tqc|rebrac|iql|finetune|novelty|epsilon.?greedy|gaussian.?noise|{modules}", path.read_text())
+        if re.search(rf"(?i){trainers}|novelty|epsilon.?greedy|gaussian.?noise|{modules}", path.read_text())
     ]
 
     assert len(core) > 400
