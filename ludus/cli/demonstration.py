@@ -10,7 +10,10 @@ from ludus.cli.exits import Exit
 from ludus.cli.options import EXISTING, FILE, SEED, filter_option
 from ludus.cli.render import echo, fields, id_of, number, print_facts, print_ids, table
 from ludus.client import Client
+from ludus.demonstrations import DemonstrationError, read, write
+from ludus.demonstrations.parquet import read_parquet
 from ludus.names import to_name
+from ludus.play.recordings.file import SUFFIX, BadRecording
 from ludus.schemas import Demonstration, DemonstrationSummary, Spread
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -43,6 +46,49 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None) -> Iter
         files += recordings
     for file in files:
         yield client.demonstrations.upload(file, name=name or to_name(file.stem))
+
+
+@demonstration.command()
+@click.argument("source", type=EXISTING)
+@click.option("--output", "-o", type=FILE, required=True, help="File to write (.npz).")
+@click.option("--behavior", help="Name of the behavior; recordings have their own. [SOURCE's name]")
+def convert(*, source: Path, output: Path, behavior: str | None) -> None:
+    """Make a demonstration of SOURCE: a recording (.ludusrec), a Parquet file, or the folder of a Minari dataset.
+
+    Rewards and endings are kept, terminations apart from truncations: `trainer_type: offline` learns from them. A
+    recording of several behaviors becomes several files. docs/offline.md has the columns of a Parquet file.
+    """
+    if output.exists():
+        raise Failure(f"{output} exists; name another file", Exit.REFUSED)
+    try:
+        with writing(output):
+            files = _converted(source, output, behavior or to_name(source.stem) or source.stem)
+        shown = {file: read(file) for file in files}
+    except DemonstrationError as error:
+        raise Failure(str(error), Exit.REFUSED) from None
+    except BadRecording as error:
+        raise Failure(f"{source}: {error}", Exit.REFUSED) from None
+    if not shown:
+        raise Failure(f"{source} has no step with an answer and an outcome", Exit.REFUSED)
+    for file, demonstration in shown.items():
+        rewards = "" if demonstration.rewards.any() else "; ALL REWARDS ARE 0, so that only cloning can learn from it"
+        echo(f"{file}: {demonstration.steps} steps in {demonstration.pieces} pieces{rewards}")
+
+
+def _converted(source: Path, output: Path, behavior: str) -> list[Path]:
+    if source.suffix == SUFFIX:
+        from ludus.play.recordings.episodes import write_episodes  # noqa: PLC0415  a light installation has no collector
+
+        return write_episodes(source, output)
+    if source.is_dir() and not any(source.glob("*.parquet")):
+        try:
+            from ludus.adapters.minari import read_minari  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise DemonstrationError(f"Minari's datasets need {error.name}: pip install 'ludus[datasets]'") from None
+        write(read_minari(source, behavior), output)
+    else:
+        write(read_parquet(source, behavior), output)
+    return [output]
 
 
 @demonstration.command("list")
