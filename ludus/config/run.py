@@ -12,7 +12,7 @@ from ludus.config.environment_parameters import Curriculum, EnvironmentParameter
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.problems import Path
 from ludus.config.recording import RecordConfig
-from ludus.config.selfplay import RANDOM, parse_opponent
+from ludus.config.selfplay import RANDOM, followed_run, parse_opponent
 from ludus.config.trainer import ReinforcementConfig
 from ludus.config.values import (
     BehaviorName,
@@ -309,7 +309,7 @@ class RunConfig(Section):
             for path, section in self.trainers().items()
             if isinstance(section, ReinforcementConfig) and section.self_play is not None
             for index, opponent in enumerate(section.self_play.opponents)
-            if opponent != RANDOM
+            if opponent != RANDOM and followed_run(opponent) is None
         }
         if resumed is not None:
             checkpoints["checkpoint_settings", "resume_from"] = resumed
@@ -317,6 +317,12 @@ class RunConfig(Section):
             kind = "match" if self.match is not None else "evaluate"
             checkpoints |= {(kind, key): checkpoint for key, checkpoint in checkpoints_of(self.assessment).items()}
         return checkpoints
+
+    def followed_runs(self) -> set[str]:
+        """Return the ids or names of the runs whose newest policies are opponents (`self_play.opponents`)."""
+        sections = [section for section in self.trainers().values() if isinstance(section, ReinforcementConfig)]
+        opponents = [opponent for one in sections if one.self_play is not None for opponent in one.self_play.opponents]
+        return {run for opponent in opponents if (run := followed_run(opponent)) is not None}
 
     @property
     def name(self) -> str | None:

@@ -158,6 +158,8 @@ class LearnerOptions:
     """Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps."""
     health: HealthMonitor | None = None
     """Finds out why the policy does not learn, or not as it should."""
+    fresh: Callable[[int], State] | None = None
+    """Of an exploiter: returns the state of its algorithm after the reset of a number."""
 
 
 class BehaviorLearner(BaseLearner):
@@ -182,6 +184,7 @@ class BehaviorLearner(BaseLearner):
         options = options or LearnerOptions()
         self.health = options.health
         self._bf16, self._compilation, self._team = options.bf16, options.compilation, options.team
+        self._fresh = options.fresh
         self._arena = arena
         self._segments: defaultdict[int, list[Segments]] = defaultdict(list)
         self._ended: defaultdict[int, list[tuple[int, list[Any]]]] = defaultdict(list)
@@ -312,6 +315,10 @@ class BehaviorLearner(BaseLearner):
             self.health.learned()
         if self._team is not None:
             self._team.learned(self.name, self.progress.step, done=self.done)
+            if self._fresh is not None and (number := self._team.reset(self.name)) is not None:
+                version = self.algorithm.version
+                self.algorithm.load_state_dict({**self._fresh(number), "version": version + 1})
+                self._publish()
         if self.done:
             self._collectors.grant_unrecorded(self.name)
         elif not self.config.threaded:

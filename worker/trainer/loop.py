@@ -43,6 +43,7 @@ from worker.trainer.messages import (
     OpenPlaces,
     Outcome,
     Progress,
+    RunAdvanced,
     SaveCheckpoint,
     SupervisorPort,
     describe,
@@ -294,6 +295,8 @@ class Trainer:
                     if restart := [name for amendment in message.amendments for name in self.attempt.amend(amendment)]:
                         detail = f"{' and '.join(restart)} had ended and is to learn on, which takes a new attempt"
                         return self.checkpoints.finish("released", StopReason.USER, detail)
+                case RunAdvanced():
+                    self._selfplay.run_advanced(message)
                 case CheckpointCommitted() | CheckpointRefused() | Command():
                     pass
                 case _:

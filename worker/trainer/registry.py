@@ -1,8 +1,10 @@
 """The registry of behaviors: each that is announced, or needs no simulator, gets its learner or is refused."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ludus.collector.arena import Arena
@@ -152,6 +154,7 @@ class BehaviorRegistry:
                     compilation=self._compilation(algorithm, config, spec),
                     team=self._selfplay.ghosts if in_selfplay else None,
                     health=self._health_monitor(config, spec, progress.step, saved),
+                    fresh=self._fresh(config, spec) if in_selfplay else None,
                 ),
             )
             collection = None if saved is None or config.threaded else saved.get("collection")
@@ -196,6 +199,20 @@ class BehaviorRegistry:
             ghost.load_state_dict(restored["ghost"])
         ghost.add_external(self._sources, algorithm.actor, self._section(behavior))
         self._selfplay.ghosts.join(ghost, restored)
+        self._selfplay.catch_up(ghost, algorithm.actor)
+
+    def _fresh(self, config: ReinforcementConfig, spec: BehaviorSpec) -> Callable[[int], State] | None:
+        """Return what gives an exploiter the state of a new algorithm, of another seed after each reset."""
+        if config.self_play is None or config.self_play.exploiter is None:
+            return None
+
+        def fresh(resets: int) -> State:
+            seed = int(np.random.SeedSequence([self._attempt.job.seed, resets]).generate_state(1)[0])
+            algorithm = build_algorithm(config, spec, self._device, seed, self._demonstrations)
+            self._initialize(algorithm, config, spec)
+            return algorithm.state_dict()
+
+        return fresh
 
     def _is_pink(self, config: ReinforcementConfig, spec: BehaviorSpec) -> bool:
         """Whether the behavior explores with pink noise; report where it has no effect."""
