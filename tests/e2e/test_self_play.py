@@ -123,9 +123,11 @@ def test_a_best_response_to_a_policy_is_trained_and_says_how_much_it_wins(
     run = client.runs.create(duel(512), name="policy")
     play(run.id, "--env-arg", "tables=8", environments=1, game=SCISSORS)
     assert client.runs.wait(run.id, timeout=60).state == "SUCCEEDED"
-    arguments = [run.id, SCISSORS, "--env-arg", "tables=8", "--steps", "4096", "--episodes", "50", "--json"]
+    quick = "behaviors.Scissors.hyperparameters.learning_rate=0.01"
+    arguments = [run.id, SCISSORS, "--env-arg", "tables=8", "--steps", "8192", "--set", quick, "--episodes", "50"]
 
-    result = CliRunner().invoke(ludus, ["exploitability", *arguments], env=stack.environment)
+    addresses = {"LUDUS_SERVER": stack.api, "LUDUS_SIMULATOR_SERVER": stack.gateway}
+    result = CliRunner().invoke(ludus, ["exploitability", *arguments, "--json"], env=addresses)
 
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
