@@ -29,7 +29,7 @@ class Kind(StrEnum):
     """The groups of entry points, and what theirs lead to."""
 
     TRAINERS = "ludus.trainers"
-    """The configuration of a trainer: a `ludus.config.behavior.ReinforcementConfig`; the name is its `trainer_type`."""
+    """The configuration of a trainer: a `ludus.config.trainer.TrainerConfig`; the name is its `trainer_type`."""
     REWARDS = "ludus.rewards"
     """The configuration of a reward signal: a `ludus.config.rewards.RewardSignalConfig`."""
     ENCODERS = "ludus.encoders"

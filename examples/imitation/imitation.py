@@ -38,7 +38,7 @@ from ludus.sdk import ActionSpec, BehaviorSpec, ObservationSpec
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.build import Demonstrations, build_algorithm, build_clone
+from worker.learning.build import Demonstrations, build_algorithm, build_demonstrated
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -213,7 +213,7 @@ def learn(config: dict[str, Any], episodes: int, label: str, seed: int) -> tuple
 def fit(config: dict[str, Any], seed: int) -> tuple[list[int], list[float]]:
     """Clone; return the gradient steps of the measurements, and the mean return of each."""
     parsed = CloneConfig.model_validate(config)
-    cloning, _, _ = build_clone(parsed, SPEC.name, CPU, seed, Demonstrations({}))
+    cloning, _, _ = build_demonstrated(parsed, SPEC.name, CPU, seed, Demonstrations({}))
     game, steps, returns = Game(seed), list[int](), list[float]()
     with progress(CLONE_STEPS, "Cloning", returns) as bar:
         for done in range(CLONE_INTERVAL, CLONE_STEPS + 1, CLONE_INTERVAL):

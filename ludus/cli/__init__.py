@@ -25,6 +25,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "contract": "contract",
     "evaluate": "gate",
     "events": "overview",
+    "exploitability": "exploitability",
     "experiment": "experiment",
     "fake-server": "contract",
     "gate": "gate",

@@ -45,6 +45,21 @@ def upload(client: Client, *, paths: tuple[Path, ...], name: str | None) -> Iter
         yield client.demonstrations.upload(file, name=name or to_name(file.stem))
 
 
+@demonstration.command()
+@click.argument("source", type=EXISTING)
+@click.option("--output", "-o", type=FILE, required=True, help="File to write (.npz).")
+@click.option("--behavior", help="Name of the behavior; recordings have their own. [SOURCE's name]")
+def convert(*, source: Path, output: Path, behavior: str | None) -> None:
+    """Make a demonstration of SOURCE: a recording (.ludusrec), a Parquet file, or the folder of a Minari dataset.
+
+    Rewards and endings are kept, terminations apart from truncations: `trainer_type: offline` learns from them. A
+    recording of several behaviors becomes several files. docs/offline.md has the columns of a Parquet file.
+    """
+    from ludus.cli.conversion import convert_source  # noqa: PLC0415  numpy: other commands do not wait for it
+
+    convert_source(source, output, behavior)
+
+
 @demonstration.command("list")
 @filter_option("'behavior = \"Walker*\" AND episodes >= 10'")
 @answering(table("id, name, behavior, steps=transitions, episodes, return=mean_return, size, created_at"))

@@ -12,21 +12,27 @@ buffer never learns, `summary_freq: 0` divides by zero, a negative learning rate
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, field_validator
+from pydantic import BeforeValidator, GetCoreSchemaHandler, field_validator
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import tagged_union_schema
 
 from ludus.config.hyperparameters import (
-    MAX_STEPS,
     CloneHyperparameters,
     POCAHyperparameters,
     PPOHyperparameters,
     SACHyperparameters,
 )
-from ludus.config.imitation import FromDemonstrations
 from ludus.config.network import NetworkSettings
-from ludus.config.trainer import RATE, SECTION, OffPolicyConfig, ReinforcementConfig, TrainerConfig, amendable
-from ludus.config.values import Own, Steps, Whole, config_error
+from ludus.config.trainer import (
+    RATE,
+    SECTION,
+    DemonstratedConfig,
+    OffPolicyConfig,
+    ReinforcementConfig,
+    TrainerConfig,
+    amendable,
+)
+from ludus.config.values import Own, config_error
 from ludus.plugins import Kind, installed, load_all, refused
 
 _ON_POLICY: Final = (
@@ -104,29 +110,18 @@ class POCAConfig(ReinforcementConfig):
         )
 
 
-class CloneConfig(FromDemonstrations, TrainerConfig):
+class CloneConfig(DemonstratedConfig):
     """One behavior that imitates demonstrations alone (Ludus' own): simulators are not needed, but evaluate it."""
 
     amendable: ClassVar[frozenset[str]] = SECTION | {f"hyperparameters.{key}" for key in RATE}
     trainer_type: Own[Literal["clone"]] = "clone"
     hyperparameters: CloneHyperparameters = CloneHyperparameters()
-    max_steps: Steps = Field(default=10_000, ge=1, le=MAX_STEPS)
-    """Gradient steps after which training ends. All steps of this trainer are gradient steps."""
-    summary_freq: Whole = Field(default=100, ge=1, le=MAX_STEPS)
-    """Gradient steps between points of the metrics."""
-    evaluation_interval: Own[Whole] = Field(default=1000, ge=1, le=MAX_STEPS)
-    """Gradient steps between evaluations, in which connected simulators play the policy of that step. Learning waits
-    for a simulator (for the first one at most `simulators.startup_grace_seconds`, later `grace_seconds`), and then for
-    its episodes (`grace_seconds`).
-    """
-    evaluation_episodes: Own[Whole] = Field(default=10, ge=0, le=100_000)
-    """Episodes per evaluation; 0 = no evaluations."""
 
 
 def _trainers() -> Iterator[tuple[str, type[TrainerConfig]]]:
     for trainer in (PPOConfig, SACConfig, POCAConfig, CloneConfig):
         yield trainer.model_fields["trainer_type"].default, trainer
-    for name, plugin in load_all(Kind.TRAINERS, ReinforcementConfig, taken={"ppo", "sac", "poca", "clone"}).items():
+    for name, plugin in load_all(Kind.TRAINERS, TrainerConfig, taken={"ppo", "sac", "poca", "clone"}).items():
         default = plugin.model_fields["trainer_type"].default
         if default == name:
             yield name, plugin
@@ -154,5 +149,5 @@ class _AnyTrainer:
         return tagged_union_schema(choices, discriminator="trainer_type")
 
 
-BehaviorConfig: TypeAlias = Annotated[ReinforcementConfig | CloneConfig, _AnyTrainer, BeforeValidator(_named)]
+BehaviorConfig: TypeAlias = Annotated[ReinforcementConfig | DemonstratedConfig, _AnyTrainer, BeforeValidator(_named)]
 """A behavior's section."""

@@ -6,14 +6,14 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from ludus.config.assessment import AssessmentSettings, EvaluateSettings, MatchSettings, checkpoints_of
-from ludus.config.behavior import BehaviorConfig, CloneConfig
+from ludus.config.behavior import BehaviorConfig
 from ludus.config.builds import EngineSettings, EnvironmentSettings
 from ludus.config.environment_parameters import Curriculum, EnvironmentParameter, Lesson, ParameterName, seeded
 from ludus.config.imitation import FromDemonstrations
 from ludus.config.problems import Path
 from ludus.config.recording import RecordConfig
-from ludus.config.selfplay import RANDOM, parse_opponent
-from ludus.config.trainer import ReinforcementConfig
+from ludus.config.selfplay import RANDOM, followed_run, parse_opponent
+from ludus.config.trainer import DemonstratedConfig, ReinforcementConfig
 from ludus.config.values import (
     BehaviorName,
     CheckpointId,
@@ -21,6 +21,7 @@ from ludus.config.values import (
     Label,
     Own,
     PositiveReal,
+    Real,
     Section,
     Seed,
     Text,
@@ -110,12 +111,18 @@ class TorchSettings(Section):
     """
     compile: Own[Flag] = False
     """Fuse the operations of PPO's update with `torch.compile`, in the background while training continues. With other
-    trainers, with several `processes`, or without a C++ compiler on the worker nothing changes, and an event says so.
+    trainers, or without a C++ compiler on the worker nothing changes, and an event says so.
     """
     processes: Own[Whole] = Field(default=1, ge=1, le=64)
-    """Processes that share each update, on the GPUs from `device` on (`cuda:0` and 4: the first four). Each computes a
-    shard of every minibatch, so the result is that of one process. Under SAC each holds the whole replay buffer. More
-    than one needs as many in `resources.gpu`, unless `device` is `cpu`.
+    """Ranks that learn as one, on the GPUs from `device` on (`cuda:0` and 4: the first four). Each has its own
+    collectors (as many as `simulators.collectors.local` says), rollout and replay buffer, and takes minibatches of
+    `batch_size`; gradients and statistics are averaged. So an update learns from as many times `buffer_size` and
+    `batch_size`. Every rank needs a simulator. More than one needs as many GPUs in `resources.gpu`, unless `device` is
+    `cpu`.
+    """
+    rank_timeout_seconds: Own[Real] = Field(default=45.0, ge=2.0, le=3600.0)
+    """A rank that is silent for so long has frozen: the attempt ends, and the next one goes on from the last
+    checkpoint.
     """
 
 
@@ -211,9 +218,22 @@ class RunConfig(Section):
         template = info.data.get("default_settings")
         if not behaviors and template is None and "default_settings" in info.data:
             raise config_error("missing", "is missing")
-        if not behaviors and isinstance(template, CloneConfig):
-            raise config_error("contradiction", "names none, and trainer_type clone learns only those that are named")
+        if not behaviors and isinstance(template, DemonstratedConfig):
+            message = f"names none, and trainer_type {template.trainer_type} learns only those that are named"
+            raise config_error("contradiction", message)
         return behaviors
+
+    @field_validator("torch_settings")
+    @classmethod
+    def _no_exploiter_in_ranks(cls, settings: TorchSettings, info: ValidationInfo) -> TorchSettings:
+        sections = [*(info.data.get("behaviors") or {}).values(), info.data.get("default_settings")]
+        selves = [each.self_play for each in sections if isinstance(each, ReinforcementConfig) and each.self_play]
+        if settings.processes > 1 and any(each.exploiter is not None for each in selves):
+            message = (
+                f"is {settings.processes}, but an exploiter (self_play.exploiter) is reset in one process; leave it 1"
+            )
+            raise config_error("contradiction", message, at="processes")
+        return settings
 
     @field_validator("evaluate")
     @classmethod
@@ -309,7 +329,7 @@ class RunConfig(Section):
             for path, section in self.trainers().items()
             if isinstance(section, ReinforcementConfig) and section.self_play is not None
             for index, opponent in enumerate(section.self_play.opponents)
-            if opponent != RANDOM
+            if opponent != RANDOM and followed_run(opponent) is None
         }
         if resumed is not None:
             checkpoints["checkpoint_settings", "resume_from"] = resumed
@@ -317,6 +337,12 @@ class RunConfig(Section):
             kind = "match" if self.match is not None else "evaluate"
             checkpoints |= {(kind, key): checkpoint for key, checkpoint in checkpoints_of(self.assessment).items()}
         return checkpoints
+
+    def followed_runs(self) -> set[str]:
+        """Return the ids or names of the runs whose newest policies are opponents (`self_play.opponents`)."""
+        sections = [section for section in self.trainers().values() if isinstance(section, ReinforcementConfig)]
+        opponents = [opponent for one in sections if one.self_play is not None for opponent in one.self_play.opponents]
+        return {run for opponent in opponents if (run := followed_run(opponent)) is not None}
 
     @property
     def name(self) -> str | None:

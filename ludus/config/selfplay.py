@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ludus.config.hyperparameters import MAX_STEPS
 from ludus.config.values import LadderName, Own, Real, Section, Whole, config_error
@@ -17,11 +17,13 @@ standard normal distribution."""
 Opponent: TypeAlias = Annotated[
     str,
     Form(
-        "the id of a checkpoint (ckpt_...), or with #NUMBER that of a snapshot in it (ckpt_...#3)",
-        rf"^({RANDOM}|ckpt_[0-9a-z]{{26}}(#(0|[1-9][0-9]{{0,11}}))?)$",
+        "the id of a checkpoint (ckpt_...), with #NUMBER that of a snapshot in it (ckpt_...#3), or another run "
+        "(run:NAME, with #* its snapshots)",
+        rf"^({RANDOM}|ckpt_[0-9a-z]{{26}}(#(0|[1-9][0-9]{{0,11}}))?|run:[^\s/:?#%&*]+(#\*)?)$",
     ),
 ]
-"""A policy of another run, that of a checkpoint, or with `#NUMBER` a snapshot in the pool of it; or `RANDOM`."""
+"""A policy of another run, that of a checkpoint, or with `#NUMBER` a snapshot in the pool of it; `run:NAME` is the
+policy in the newest checkpoint of a run, `run:NAME#*` are all snapshots in the pool of that checkpoint; or `RANDOM`."""
 MAX_OPPONENTS = 100
 
 
@@ -31,9 +33,30 @@ def parse_opponent(opponent: Opponent) -> tuple[str, int | None]:
     return checkpoint, int(number) if number else None
 
 
+def followed_run(opponent: Opponent) -> str | None:
+    """Return the id or name of the run whose newest checkpoint an opponent means; None for all others."""
+    return opponent.removeprefix("run:").partition("#")[0] if opponent.startswith("run:") else None
+
+
 def _team_change(section: Mapping[str, int]) -> int:
     """Return five times `save_steps`, what `team_change` is if it isn't given."""
     return section["save_steps"] * 5
+
+
+class ExploiterSettings(Section):
+    """The policy is trained to beat `opponents` alone, and is reset; `exploiter: {}` = it is never reset.
+
+    The main exploiters of AlphaStar (Vinyals et al. 2019, methods), which are reset when they win 70 % of their games,
+    or after a time-out. Before a reset the policy is kept as a snapshot, for the run that it exploits: that one names
+    `run:NAME#*` among its `opponents`. A reset gives new networks, of another seed, or those of `initialize_from`.
+    """
+
+    reset_share: Own[Real | None] = Field(default=None, gt=0.5, le=1.0)
+    """Share of points in the newest games, a draw being half of one, at which it is reset. Null = never. Typical: 0.6
+    to 0.8.
+    """
+    reset_steps: Own[Whole | None] = Field(default=None, ge=1, le=MAX_STEPS)
+    """Agent steps after which it is reset in any case. Null = never."""
 
 
 class SelfPlaySettings(Section):
@@ -61,10 +84,12 @@ class SelfPlaySettings(Section):
     """Name of a ladder that this run shares with others (`ludus ladder create`). Default: a ladder of its own."""
     opponents: Own[list[Opponent]] = Field(default=[], max_length=MAX_OPPONENTS)
     """Policies of other runs that are opponents, too, for the whole run beside the `window`: ids of checkpoints, or
-    `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. They must have the same observations, actions and
-    networks. Of a checkpoint the behavior of the same name is used, or the only one. `random` is a scripted opponent
-    with random actions.
+    `ckpt_...#3` for snapshot 3 of the pool that a checkpoint holds. `run:NAME` is the policy of another run, by its
+    newest checkpoint; `run:NAME#*` are the snapshots that this checkpoint holds. They must have the same observations,
+    actions and networks. Of a checkpoint the behavior of the same name is used, or the only one. `random` is a scripted
+    opponent with random actions.
     """
+    exploiter: Own[ExploiterSettings | None] = Field(default=None, description="Learn to beat `opponents` alone.")
     opponent_selection: Own[OpponentSelection] = "uniform"
     """Drawing of an opponent from the window and `opponents`: uniformly (`uniform`, as in ML-Agents), or by the
     policy's share of points p against each: `pfsp_hard` prefers opponents that beat it, (1 - p)^2, `pfsp_variance` its
@@ -80,3 +105,11 @@ class SelfPlaySettings(Section):
             if opponent in opponents[:index]:
                 raise config_error("invalid_value", f"names {opponent} twice; name each opponent once")
         return opponents
+
+    @field_validator("exploiter")
+    @classmethod
+    def _has_a_target(cls, exploiter: ExploiterSettings | None, info: ValidationInfo) -> ExploiterSettings | None:
+        if exploiter is not None and not info.data.get("opponents", True):
+            message = "is given, and there is nothing to exploit; name a policy in `opponents`, as in run:NAME"
+            raise config_error("contradiction", message)
+        return exploiter

@@ -12,7 +12,7 @@ from ludus.config.hyperparameters import (
     OffPolicyHyperparameters,
     OnPolicyHyperparameters,
 )
-from ludus.config.imitation import BehavioralCloningConfig
+from ludus.config.imitation import BehavioralCloningConfig, FromDemonstrations
 from ludus.config.network import NetworkSettings
 from ludus.config.rewards import ExtrinsicConfig, RewardSignals
 from ludus.config.selfplay import SelfPlaySettings
@@ -122,6 +122,22 @@ class TrainerConfig(Section):
         return interval
 
 
+class DemonstratedConfig(FromDemonstrations, TrainerConfig):
+    """Parent of the trainers that learn from demonstrations alone: simulators are not needed, but evaluate them."""
+
+    max_steps: Steps = Field(default=10_000, ge=1, le=MAX_STEPS)
+    """Gradient steps after which training ends. All steps of this trainer are gradient steps."""
+    summary_freq: Whole = Field(default=100, ge=1, le=MAX_STEPS)
+    """Gradient steps between points of the metrics."""
+    evaluation_interval: Own[Whole] = Field(default=1000, ge=1, le=MAX_STEPS)
+    """Gradient steps between evaluations, in which connected simulators play the policy of that step. Learning waits
+    for a simulator (for the first one at most `simulators.startup_grace_seconds`, later `grace_seconds`), and then for
+    its episodes (`grace_seconds`).
+    """
+    evaluation_episodes: Own[Whole] = Field(default=10, ge=0, le=100_000)
+    """Episodes per evaluation; 0 = no evaluations."""
+
+
 class ReinforcementConfig(TrainerConfig):
     """Parent of the trainers that learn from rewards by playing."""
 
@@ -172,8 +188,8 @@ class OffPolicyConfig(ReinforcementConfig):
     hyperparameters: OffPolicyHyperparameters = OffPolicyHyperparameters()
 
 
-class MemorylessConfig(OffPolicyConfig):
-    """Parent of those that take no memory."""
+class MemorylessConfig(TrainerConfig):
+    """Parent of the trainers that take no memory."""
 
     @field_validator("network_settings")
     @classmethod

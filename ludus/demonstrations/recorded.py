@@ -73,6 +73,13 @@ class EpisodeLog:
         self._finished: dict[str, list[Demonstration]] = {}
         """By behavior: the episodes of the next flush."""
         self._watched: Collection[str] | None = None
+        self.from_start = True
+        """Whether episodes that are seen first begin then; false where a recording begins in their middle."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that were written."""
+        return [self._file(behavior) for behavior in self._recorders]
 
     def watch(self, names: Collection[str]) -> None:
         """Record these announced behaviors only, from now on."""
@@ -130,7 +137,7 @@ class EpisodeLog:
             mask = None if batch.action_masks is None else batch.action_masks[row].copy()
             episode = self._running.get((name, agent))
             if episode is None:
-                episode = self._running[name, agent] = _Episode(self._specs[name])
+                episode = self._running[name, agent] = _Episode(self._specs[name], self.from_start)
             else:
                 episode.earn(float(batch.rewards[row]), _at(batch.group_rewards, row))
                 if episode.bytes > MAX_PIECE_BYTES:

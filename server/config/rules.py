@@ -6,12 +6,12 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
-from ludus.config.behavior import CloneConfig, POCAConfig, PPOConfig
+from ludus.config.behavior import POCAConfig, PPOConfig
 from ludus.config.environment_parameters import Lesson
 from ludus.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
 from ludus.config.problems import Path, join_path, show
 from ludus.config.run import RunConfig
-from ludus.config.trainer import ReinforcementConfig, TrainerConfig
+from ludus.config.trainer import DemonstratedConfig, ReinforcementConfig, TrainerConfig
 from ludus.names import NAME_RULE, is_name
 from server.kit.errors import InvalidConfig, Problem
 
@@ -148,6 +148,13 @@ def problems_of(config: RunConfig) -> Iterator[Problem]:
             f"fewer than {needed}; set resources.gpu to {needed}, processes to 1, or torch_settings.device to cpu"
         )
         yield Problem("torch_settings.processes", "contradiction", message)
+    places = config.simulators.collectors
+    if places.local == 0 and places.edge < torch.processes:
+        message = (
+            f"is {torch.processes}, and each of them needs a collector, but simulators.collectors.local is 0 and edge "
+            f"is {places.edge}; set edge to {torch.processes}, or leave local out"
+        )
+        yield Problem("torch_settings.processes", "contradiction", message)
 
 
 def _lesson_problems(config: RunConfig, lesson: Lesson, index: int, *, is_last: bool) -> Iterator[tuple[str, str, str]]:
@@ -187,8 +194,8 @@ UNSUPPORTED: Final = {
     "checkpoint_settings.initialize_from": "remove it, and name a checkpoint of that run in each behavior",
     "checkpoint_settings.load_model": _RESUME,
     "checkpoint_settings.resume": _RESUME,
-    "checkpoint_settings.inference": "remove it, or the behaviors of trainer_type clone; those are evaluated while "
-    "they learn (`evaluation_interval`)",
+    "checkpoint_settings.inference": "remove it, or the behaviors that learn from demonstrations alone; those are "
+    "evaluated while they learn (`evaluation_interval`)",
     "checkpoint_settings.results_dir": "remove it; a trainer that runs alone writes where `--scratch` says",
 }
 """Legal keys that no run supports yet, with what to do instead. Playing without learning is legal for policies that
@@ -198,13 +205,13 @@ learn by playing; all others are where they ask for nothing."""
 def unsupported(config: RunConfig) -> list[Problem]:
     """Return what no run can do yet, in the configuration's order."""
     settings = config.checkpoint_settings
-    clones = any(isinstance(section, CloneConfig) for section in config.trainers().values())
+    demonstrated = any(isinstance(section, DemonstratedConfig) for section in config.trainers().values())
     requested = {
         "env_settings.env_path": config.env_settings.env_path is not None,
         "checkpoint_settings.initialize_from": settings.initialize_from is not None,
         "checkpoint_settings.load_model": settings.load_model,
         "checkpoint_settings.resume": settings.resume,
-        "checkpoint_settings.inference": settings.inference and clones,
+        "checkpoint_settings.inference": settings.inference and demonstrated,
         "checkpoint_settings.results_dir": settings.results_dir != "results",
     }
     return [

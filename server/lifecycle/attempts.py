@@ -8,7 +8,8 @@ from sqlalchemy import update
 from ludus.schemas.states import RunState, StopReason
 from server.assessments.repository import AssessmentWriter
 from server.checkpoints.refs import CheckpointRef, keep_best_of
-from server.checkpoints.repository import CheckpointRequestRepository, InitialCheckpoints
+from server.checkpoints.repository import CheckpointRepository, CheckpointRequestRepository, InitialCheckpoints
+from server.checkpoints.repository import ref as checkpoint_ref
 from server.checkpoints.writer import CheckpointWriter
 from server.demonstrations.refs import DemonstrationRef
 from server.demonstrations.repository import DemonstrationRepository
@@ -36,6 +37,7 @@ from server.runs.events.repository import UNTRACKED, Note, lock_run, move
 from server.runs.health import HealthWriter
 from server.runs.models import Attempt, Log, Run
 from server.runs.profiles import ProfileWriter
+from server.runs.repository import RunRepository
 from server.simulators.recordings.repository import RecordingWriter
 from server.simulators.repository import broken_games
 from server.simulators.writer import CollectorWriter, SimulatorWriter
@@ -87,6 +89,18 @@ class AttemptLedger:
         """Return the checkpoints that behaviors begin with. Not fenced: which they are never changes."""
         with self._fence.database.read() as session:
             return InitialCheckpoints(session).of_run(self.run_id)
+
+    def newest_checkpoint_of(self, run: str) -> CheckpointRef | None:
+        """Return the newest good checkpoint of another run of the project, by its id or name; None if it has none.
+
+        Not fenced. Raises RunNotFound.
+        """
+        database = self._fence.database
+        with database.read() as session:
+            project = RunRepository(session).without_config(self.run_id).project
+        with database.within(project).read() as session:
+            newest = CheckpointRepository(session).newest(RunRepository(session).id_of(run))
+            return None if newest is None else checkpoint_ref(newest)
 
     def heartbeat(self, lease_seconds: float, step: int, time_spent: TimeSpent | None = None) -> Renewal:
         """Renew the lease from now on the database's clock, note the progress, and return what users want.

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
+import psutil
 import pytest
 
 from ludus.client import Client
-from tests.e2e.stack import Player, cartpole, wait_for_step
+from server.kit.processes import marked
+from tests.e2e.stack import LudusUp, Player, cartpole, wait_for_step
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("stack")]
@@ -109,3 +111,34 @@ def test_a_behavior_that_the_configuration_lacks_is_refused_by_name(
     assert client.runs.get(run.id).state == "RUNNING", "it cost that simulator its session, and nobody else anything"
     client.runs.cancel(run.id)
     client.runs.wait(run.id, timeout=60)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_run_of_two_ranks_outlives_the_death_of_one_and_ends(
+    stack: LudusUp, client: Client, play: Callable[..., Player]
+) -> None:
+    ranked = {**cartpole(max_steps=8192), "torch_settings": {"device": "cpu", "processes": 2}}
+    run = client.runs.create(ranked)
+    play(run.id)
+    play(run.id)
+    wait_for_step(client, run, 1024)
+    eventually(lambda: client.checkpoints.list(run.id), "a checkpoint")
+
+    (rank,) = (
+        process
+        for process in map(psutil.Process, marked(stack.mark))
+        if any("worker.trainer.ranks" in word for word in process.cmdline())
+    )
+    rank.kill()
+    ended = client.runs.wait(run.id, timeout=180)
+
+    assert (ended.state, ended.stop_reason) == ("SUCCEEDED", "completed"), ended.stop_detail
+    first, second = sorted(client.runs.attempts(run.id), key=lambda attempt: attempt.number)
+    assert first.outcome == "trainer_lost"
+    assert second.resumed_from
+    told = [event.message for event in client.events.list(run.id)]
+    assert any("rank 1 ended with signal SIGKILL" in message for message in told)
+    latest = {metric.key: metric for metric in client.metrics.list(run.id)}
+    assert latest["Ranks/Exchanged Bytes"].value > 0
+    assert latest["Environment/Cumulative Reward"].value > 5

@@ -19,7 +19,7 @@ from ludus.config.behavior import CloneConfig
 from ludus.demonstrations import write
 from tests.toys.pendulum import Pendulum, let_go, shown_by, swing_up
 from tests.toys.playing import training
-from worker.learning.build import Demonstrations, build_clone
+from worker.learning.build import Demonstrations, build_demonstrated
 from worker.learning.networks.actor import Actor
 
 pytestmark = [pytest.mark.learning, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -95,7 +95,7 @@ def cloned(path: Path, seed: int) -> float:
             "hyperparameters": {"batch_size": 128, "learning_rate": 1e-3},
         }
     )
-    cloning, _, _ = build_clone(config, "Pendulum", torch.device("cpu"), seed, Demonstrations({}))
+    cloning, _, _ = build_demonstrated(config, "Pendulum", torch.device("cpu"), seed, Demonstrations({}))
     cloning.iterate(5000)
     return score(cloning.actor)
 

@@ -18,7 +18,7 @@ from server.config.presets import read_preset
 from server.config.resolution import resolve
 from tests.toys.corridor import Corridor
 from tests.toys.playing import Arcade, Training
-from worker.learning.build import Demonstrations, build_algorithm, build_clone
+from worker.learning.build import Demonstrations, build_algorithm, build_demonstrated
 from worker.learning.networks.actor import Actor
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(600)]
@@ -100,7 +100,7 @@ def cloned(demonstration: Demonstration, folder: Path) -> float:
     assert isinstance(config, CloneConfig)
     (identity,) = config.demonstrations
     paths = Demonstrations({identity: str(folder / "shown.npz")})
-    cloning, _, _ = build_clone(config, "CartPole", CPU, SEED, paths)
+    cloning, _, _ = build_demonstrated(config, "CartPole", CPU, SEED, paths)
     cloning.iterate(config.max_steps)
     return played(cloning.actor)
 

@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ludus.config.behavior import PPOConfig
+from ludus.config.behavior import POCAConfig, PPOConfig
 from ludus.demonstrations import write
 from tests.worker.learning.algorithms.off_policy_world import make_sac_config, random_round
 from tests.worker.learning.networks.kinds import OTHERS, make_actor, remember, see
 from tests.worker.rollouts import make_spec, random_rollout
 from tests.worker.test_variants import ACTIONS, DEMONSTRATION, SEES, Cell, demonstrate, play
+from tests.worker.trainer.rank_world import Pair
 from worker.collectors.acting import POLICIES
 from worker.host.gpus import find_gpus
 from worker.host.resources import GPU_MEMORY, GPU_UTILIZATION, GpuMeter
@@ -28,11 +29,16 @@ from worker.onnx.graph import acting_graph
 from worker.trainer import checkpoint
 from worker.trainer.compilation import bf16_pictures
 from worker.trainer.learner import sample_of
+from worker.trainer.ranks import Ranks
 
 CPU = torch.device("cpu")
 NEEDS_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"))
 DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 TRAINERS = ["ppo", "sac", "poca"]
+RANKED = {
+    name: trainer.model_validate({"hyperparameters": {"batch_size": 8, "buffer_size": 16, "num_epoch": 2}})
+    for name, trainer in (("ppo", PPOConfig), ("poca", POCAConfig))
+}
 
 # An LSTM's weights are a part of the optimizer's vector; cuDNN copies them together and says so.
 pytestmark = pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk")
@@ -226,3 +232,35 @@ def test_the_drivers_library_tells_memory_and_use_of_the_gpu(device: str) -> Non
     assert use[GPU_MEMORY] >= before[GPU_MEMORY] + held.nbytes
     assert 0.0 <= use.get(GPU_UTILIZATION, 0.0) <= 1.0
     meter.close()
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("two learners")
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=(
+                pytest.mark.gpu,
+                pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two GPUs here"),
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("trainer", ["ppo", "poca", "sac"])
+def test_two_ranks_keep_the_same_weights(trainer: str, device: str, tmp_path: Path) -> None:
+    spec = make_spec(observations=(3,), continuous=2)
+    section = make_sac_config() if trainer == "sac" else RANKED[trainer]
+    first = torch.device(device, 0) if device == "cuda" else CPU
+    ranks = Ranks(2, first, tmp_path, 60.0)
+    try:
+        pair = Pair(ranks, section, spec, build_algorithm(section, spec, first, 1, Demonstrations({})))
+        before = pair.algorithm.flat_weights()
+        for number in range(3):  # each update compares the weights
+            rounds = [random_round(spec, np.random.default_rng([number, rank])) for rank in range(2)]
+            pair.update(*rounds, 32 * (number + 1))
+        assert np.abs(pair.algorithm.flat_weights() - before).max() > 1e-5
+    finally:
+        ranks.close()

@@ -31,6 +31,11 @@ CHUNK_BYTES = 32 << 20
 One that needs more, because more agents than that act at once, asks again."""
 
 
+def rank_of(collector: int, ranks: int) -> int:
+    """Return which of the trainer's ranks learns from a collector's steps."""
+    return collector % ranks
+
+
 def block_chunk(layout: ArenaLayout) -> int:
     """Return how many blocks are lent at a time."""
     return max(FEWEST_BLOCKS, min(BLOCK_CHUNK, CHUNK_BYTES // layout.block_bytes))
@@ -47,14 +52,19 @@ class RegisteredBehavior:
         arena: Arena,
         children: CollectorProcesses,
         evaluated: Sequence[npt.NDArray[np.float32]] = (),
+        ranks: int = 1,
     ) -> None:
+        """Each of `ranks` collects an equal part of a round, with the collectors that are its own."""
         self.name = spec.behavior
         self.ledger = BlockLedger(arena.layout.blocks)
         self._runner = runner
         self._policy = policy
         self._arena = arena
         self._children = children
-        self.quota = StepQuota()
+        self.quotas = [StepQuota() for _ in range(ranks)]
+        """Of each rank."""
+        self._collected: list[tuple[int, int]] = []
+        """Round and steps of the ranks whose parts of the round are complete."""
         self._weights = WeightBuffers.create(policy.weights_size, len(children))
         self._version = -1
         """Newest published version; -1 = none."""
@@ -93,7 +103,7 @@ class RegisteredBehavior:
             self._children.send_message(child, commands.Unrecorded(self._runner))
         if self._assignment is not None:
             self._send_assignment(child, self._assignment, self._frozen)
-        self._send_grants(self.quota.add(child.index))
+        self._send_grants(self._quota(child).add(child.index))
 
     def forget(self, child: Collector) -> int:
         """Take back the blocks and quota of a dead collector; return how many steps of the round are lost."""
@@ -102,7 +112,7 @@ class RegisteredBehavior:
         self._offered.pop(child.index, None)
         if child.index in self._reading:
             self._weights.release(self._reading.pop(child.index))
-        return self.quota.remove(child.index)
+        return self._quota(child).remove(child.index)
 
     def close(self) -> None:
         """Give the weights up. The collectors have ended."""
@@ -136,19 +146,30 @@ class RegisteredBehavior:
 
     def grant(self, number: int, steps: int) -> None:
         """Begin a round."""
-        self._send_grants(self.quota.grant(number, steps))
+        for quota in self.quotas:
+            self._send_grants(quota.grant(number, -(-steps // len(self.quotas))))
 
     def quota_progress(self, child: Collector, message: messages.QuotaProgress) -> None:
         """Record progress; extend a quota that is used, if the round is not complete."""
-        self._send_grants(self.quota.progress(child.index, message.round, message.steps, used=message.used))
+        quota = self._quota(child)
+        self._send_grants(quota.progress(child.index, message.round, message.steps, used=message.used))
 
     def collected(self) -> tuple[int, int] | None:
         """Return (round, steps) once when the current round is complete. Collectors answer no more of it."""
-        collected = self.quota.collected()
-        if collected is not None:
-            for index in self.quota.unused:
-                self._children.send_message(self._children[index], commands.EndRound(self._runner, collected[0]))
-        return collected
+        for quota in self.quotas:
+            part = quota.collected()
+            if part is not None:
+                self._collected.append(part)
+                for index in quota.unused:
+                    self._children.send_message(self._children[index], commands.EndRound(self._runner, part[0]))
+        if len(self._collected) < len(self.quotas):
+            return None
+        number, steps = self._collected[0][0], sum(steps for _, steps in self._collected)
+        self._collected.clear()
+        return number, steps
+
+    def _quota(self, child: Collector) -> StepQuota:
+        return self.quotas[rank_of(child.index, len(self.quotas))]
 
     def stop_recording(self) -> None:
         """Answer all agents without limits and without recording."""
@@ -166,7 +187,8 @@ class RegisteredBehavior:
         """Take segments over; return them, each with the round that it counts into."""
         self.ledger.deliver(child.index, segments.blocks.tolist())
         columns = segments.column("round").tolist(), segments.column("length").tolist()
-        return segments.of_rounds([self.quota.delivered(child.index, *pair) for pair in zip(*columns, strict=True)])
+        quota = self._quota(child)
+        return segments.of_rounds([quota.delivered(child.index, *pair) for pair in zip(*columns, strict=True)])
 
     def reclaim(self, segments: Segments) -> None:
         """Free the blocks of delivered segments, for those who starve first."""

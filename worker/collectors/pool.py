@@ -30,7 +30,7 @@ from ludus.config.recording import RecordConfig
 from ludus.protocol.environment_parameters import ParameterValue
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors import events
-from worker.collectors.behaviors import RegisteredBehavior
+from worker.collectors.behaviors import RegisteredBehavior, rank_of
 from worker.collectors.processes import (
     START_SECONDS,
     Child,
@@ -55,8 +55,9 @@ class CollectorStartError(RuntimeError):
 class CollectorPool:
     """Starts, feeds, watches and ends the collectors of one attempt."""
 
-    def __init__(self, settings: CollectorSettings, warm: Sequence[WarmCollector] = ()) -> None:
-        self._settings = settings
+    def __init__(self, settings: CollectorSettings, warm: Sequence[WarmCollector] = (), *, ranks: int = 1) -> None:
+        """`ranks`: how many ranks of the trainer share the collectors (`worker.collectors.behaviors.rank_of`)."""
+        self._settings, self._ranks = settings, ranks
         self.lock = threading.Condition()
         """Notified when an event has come, and when a collector listens or has failed."""
         listener = ChildListener(self._launched, self._received, self._died)
@@ -117,10 +118,10 @@ class CollectorPool:
             self.children.broadcast(commands.Release())
 
     def delivered_before(self, behavior: str, round_number: int, delivered: Sequence[tuple[int, int]]) -> None:
-        """Count steps of a round, and later ones, that the learner has already: (round, steps). Before `grant`."""
+        """Count steps of a round, and later ones, that the only rank has already: (round, steps). Before `grant`."""
         with self.lock:
             advance = self._kept.advance(behavior, self._settings.count)
-            self._behaviors[behavior].quota.restore(round_number, delivered, advance)
+            self._behaviors[behavior].quotas[0].restore(round_number, delivered, advance)
 
     def poll(self, timeout: float) -> list[events.CollectorEvent]:
         """Return the events since the last call, waiting at most `timeout` seconds for the first one."""
@@ -137,7 +138,9 @@ class CollectorPool:
     ) -> None:
         """Accept an announced behavior. Its agents are answered once weights are published and steps are granted."""
         with self.lock:
-            behavior = RegisteredBehavior(len(self._runners), spec, policy, arena, self.children, evaluated)
+            behavior = RegisteredBehavior(
+                len(self._runners), spec, policy, arena, self.children, evaluated, self._ranks
+            )
             self._runners.append(behavior)
             self._behaviors[spec.behavior] = behavior
             for child in self.children.listening:
@@ -216,6 +219,12 @@ class CollectorPool:
         with self.lock:
             self._settings = replace(self._settings, record=record)
             self.children.broadcast(commands.Record(record))
+
+    def idle_ranks(self) -> list[int]:
+        """Return the ranks whose collectors serve no simulator: a round waits for their parts."""
+        with self.lock:
+            busy = {rank_of(child.index, self._ranks) for child in self.children if child.simulators}
+        return [rank for rank in range(self._ranks) if rank not in busy]
 
     def close(self, code: str, reason: str, *, rejoin: bool) -> None:
         """Send Close to every simulator, and end the processes for certain. Safe to call twice."""

@@ -15,9 +15,6 @@ space of all rows is reserved at once, but only rows that were written become me
 At `capacity` the oldest transitions are overwritten. Along an episode rows only get newer, so what a transition points
 to is never gone before the transition is.
 
-Processes that learn as one (`worker.learning.data_parallel`) all have the same buffer, draw the same, and read only
-their shares of it.
-
 Pictures stay uint8 here; they become floats in the networks. Needs no algorithm, and knows nothing of rewards beside
 those of the environment: reward signals are evaluated on what was sampled, with the networks of that moment.
 
@@ -39,7 +36,6 @@ from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.rollout import Rollout
 from worker.experience.state import State
-from worker.learning.data_parallel import own_rows
 
 NO_RESERVE = 0x4000
 """`MAP_NORESERVE` of Linux, which Python names from 3.13 on: rows that are never written count for nothing."""
@@ -173,20 +169,24 @@ class ReplayBuffer:
 
     def sample(self, count: int, generator: torch.Generator) -> Replayed:
         """Draw transitions, each one with the same probability, with replacement. The buffer must not be empty."""
-        rows = own_rows(torch.randint(len(self), (count,), generator=generator))
-        count = len(rows)
+        rows = torch.randint(len(self), (count,), generator=generator)
         links = self._links.index_select(0, rows)
         both = torch.cat((rows, links[:, 0]))
         index = torch.arange(2 * count)
         observations = [column.index_select(0, both) for column in self._observations]
         return self._replayed(observations, index[:count], index[count:], rows, links[:, 1], None, 1)
 
+    def next_actions(self, rows: Int[Tensor, " R"]) -> tuple[Float[Tensor, "R C"], Bool[Tensor, " R"]]:
+        """Return the continuous action that was taken at the observation behind each row, and whether any was."""
+        following = self._links[rows, 0]
+        known = following < self.capacity
+        return self._numbers[torch.where(known, following, 0), : self._columns_of_actions], known
+
     def sequences(self, starts: Int[Tensor, " Q"], length: int) -> Replayed:
         """Return the sequences that begin at given rows and follow their episodes.
 
         They have `length` steps, or fewer where the episode or what is known of it ends.
         """
-        starts = own_rows(starts)
         count = len(starts)
         chain = starts.new_empty((count, length + 1))
         chain[:, 0] = starts

@@ -3,7 +3,9 @@
 A plug-in's configuration names the class in its `implementation`.
 
 Every algorithm is built alike: `PPO(config, spec, device, seed, signals, expert)`. `signals` is the `SignalSet` of its
-reward signals, `expert` the `DemonstrationBuffer` of its `behavioral_cloning` section, or None without that section.
+reward signals, `expert` the `DemonstrationBuffer` of its demonstrations (its own, or those of its `behavioral_cloning`
+section), or None without any. Those that learn from demonstrations alone have no reward signals:
+`Trainer(config, spec, device, seed, expert)`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,12 +21,12 @@ from ludus.config.imitation import FromDemonstrations
 from ludus.config.rewards import CuriosityConfig, ExtrinsicConfig, GAILConfig, RewardSignals, RNDConfig
 from ludus.config.run import TorchSettings
 from ludus.config.signal import RewardSignalConfig
-from ludus.config.trainer import ReinforcementConfig
+from ludus.config.trainer import DemonstratedConfig, ReinforcementConfig
 from ludus.demonstrations import Demonstration, DemonstrationError, check_fit
 from ludus.plugins import PluginError, load_object
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer, load_demonstrations
-from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.algorithm import Algorithm, DemonstratedAlgorithm
 from worker.learning.algorithms.bc import Cloning
 from worker.learning.algorithms.poca import POCA
 from worker.learning.algorithms.ppo import PPO
@@ -118,8 +120,11 @@ def build_algorithm(
     Raise `UnsupportedSpec` where there is no network for its observations or actions, `DemonstrationError` where a
     demonstration does not fit it. Equal arguments give equal weights and equal updates.
     """
-    section = config.behavioral_cloning
-    expert = None if section is None else demonstrations.buffer(section, spec, device, "behavioral_cloning")
+    expert = None
+    if isinstance(config, FromDemonstrations):
+        expert = demonstrations.buffer(config, spec, device)
+    elif config.behavioral_cloning is not None:
+        expert = demonstrations.buffer(config.behavioral_cloning, spec, device, "behavioral_cloning")
     # A seed of their own: networks of policy and signals would else begin with the same numbers.
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, 1]).generate_state(1)[0]))
     signals = build_signals(config.reward_signals, spec, device, generator, demonstrations)
@@ -137,19 +142,26 @@ def build_algorithm(
             raise PluginError(f"{type(config).__qualname__} names no implementation")
 
 
-def build_clone(
-    config: CloneConfig, behavior: str, device: torch.device, seed: int, demonstrations: Demonstrations
-) -> tuple[Cloning, BehaviorSpec, DemonstrationBuffer]:
-    """Return a new algorithm that imitates demonstrations alone, with its spec and its demonstrations.
+def build_demonstrated(
+    config: DemonstratedConfig, behavior: str, device: torch.device, seed: int, demonstrations: Demonstrations
+) -> tuple[DemonstratedAlgorithm, BehaviorSpec, DemonstrationBuffer]:
+    """Return a new algorithm that learns from demonstrations alone, with its spec and its demonstrations.
 
     The spec is that of the first demonstration; the others must fit it. Raise as `build_algorithm`.
     """
     shown = demonstrations.of(config)
     if not shown:
-        raise DemonstrationError(f"behavior {behavior!r} has no demonstration to imitate; name at least one")
+        raise DemonstrationError(f"behavior {behavior!r} has no demonstration to learn from; name at least one")
     spec = replace(shown[0].spec, name=behavior)
     expert = demonstrations.buffer(config, spec, device)
-    return Cloning(config, spec, expert, device, seed), spec, expert
+    algorithm: DemonstratedAlgorithm
+    if isinstance(config, CloneConfig):
+        algorithm = Cloning(config, spec, expert, device, seed)
+    elif config.implementation:
+        algorithm = load_object(config.implementation)(config, spec, device, seed, expert)
+    else:
+        raise PluginError(f"{type(config).__qualname__} names no implementation")
+    return algorithm, spec, expert
 
 
 def build_signals(

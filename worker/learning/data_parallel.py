@@ -1,127 +1,100 @@
-"""Several processes that learn as one: each takes its share of every minibatch, and the gradients are averaged.
+"""Ranks: several processes that learn as one, in the way of `torch.distributed`'s programs.
 
-All processes have the same networks, generators, rollout and replay buffer, and do the same; they differ only in which
-rows of a minibatch they differentiate (`share` of a shuffled order, `own_rows` of what is drawn), and become equal
-again before each step (`average`). So weights, statistics and the order of steps stay the same in all of them, and are
-those of one process, but for
+Each rank has its own collectors, rollout and replay buffer, draws its own minibatches of `batch_size` rows, and
+differentiates them. The ranks exchange, by all-reduce,
+
+ 1. gradients: an optimizer steps down their mean (`fast.adam`);
+ 2. statistics: of observations, advantages, returns, episodes, and what an update has measured;
+ 3. what all must decide alike: the number of minibatches, whether an update ends early or has diverged.
+
+So weights and statistics are equal in all of them, and are those of one process that has the experience of all ranks
+and takes minibatches that are as many times larger, but for
 
  1. the order in which floating-point sums are taken;
- 2. minibatches that cannot be shared evenly: what is left is left out (`share`, `own_rows`), and of more processes than
-    rows some take the same;
- 3. padding, in PPO's and POCA's own losses: a share's mean is over its own steps, so that sequences of a share that are
-    shorter than those of another weigh more per step. SAC, imitation (`mean_weights`) and reward signals (`shard`)
-    are without this.
+ 2. the rows of a minibatch: each rank shuffles and draws among its own;
+ 3. means over minibatches that are not equally large: the mean over the ranks is one of means. So sequences of a rank
+    that are shorter than another's weigh more per step (as in torch's DistributedDataParallel).
 
-Only what happens in a `process_group` is shared; other updates of the same process are not.
-The group is torch's default one; `worker.trainer.parallel` makes it.
+Only what happens in a `process_group` is exchanged; other updates of the same process are its own. The group is
+torch's default one; `worker.trainer.ranks` makes it.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor
 
-_IN_GROUP = ContextVar("in_group", default=False)
+
+class ExchangeFailed(RuntimeError):
+    """Another rank did not take part in an exchange within the group's time-out, or has ended."""
+
+
+@dataclass
+class Traffic:
+    """What a rank has put into exchanges."""
+
+    bytes: int = 0
+    """Sizes of the tensors that were reduced or gathered, each counted once, whatever a backend makes of them."""
+
+
+_TRAFFIC: ContextVar[Traffic | None] = ContextVar("traffic", default=None)
+"""None outside of a group."""
 
 
 @contextmanager
-def process_group() -> Iterator[None]:
-    """Share the updates of this thread meanwhile. All processes of the group must do the same."""
-    token = _IN_GROUP.set(True)
+def process_group() -> Iterator[Traffic]:
+    """Exchange what updates of this thread exchange meanwhile. All ranks of the group must do the same."""
+    traffic = Traffic()
+    token = _TRAFFIC.set(traffic)
     try:
-        yield
+        yield traffic
     finally:
-        _IN_GROUP.reset(token)
+        _TRAFFIC.reset(token)
 
 
-def share(order: Tensor, size: int) -> tuple[Tensor, int]:
-    """Return this process's part of a shuffled order, and the size of its part of each minibatch.
-
-    `order` is cut into minibatches of `size`, a remainder that fills none left out (one smaller minibatch if that is
-    all there is); of each, every process takes as many, and a remainder of that is left out.
-    """
-    if not _IN_GROUP.get():
-        return order, size
-    size = min(size, len(order))
-    places = _places(size)
-    minibatches = order[: len(order) // size * size].view(-1, size)
-    return minibatches[:, places].reshape(-1), places.stop - places.start
+def count_ranks() -> int:
+    """Return how many ranks learn as one with this process; 1 outside of a group."""
+    return 1 if _TRAFFIC.get() is None else dist.get_world_size()
 
 
-def own_rows(drawn: Tensor, length: int = 1) -> Tensor:
-    """Return this process's part of what was drawn for a whole minibatch: of rows, or of sequences of `length` rows.
-
-    All draw everything, so that their generators stay the same, and what is drawn that of one process. Every process
-    takes as many, and a remainder is left out.
-    """
-    if not _IN_GROUP.get():
-        return drawn
-    places = _places(len(drawn) // length)
-    return drawn[places.start * length : places.stop * length]
+def total(tensor: Tensor) -> Tensor:
+    """Replace a tensor by its sum over all ranks, and return it. Raise `ExchangeFailed`, as all functions here do."""
+    return _reduce(tensor, dist.ReduceOp.SUM)
 
 
-class Shard(NamedTuple):
-    """The part of a minibatch that this process has; other processes may have more or fewer rows."""
-
-    start: int
-    rows: int
-    total: int
-    """Rows of all processes."""
-    weight: float
-    """On this process's mean: the mean over the processes is then that over all rows. 1 where all have as many."""
-
-    def of(self, drawn: Tensor) -> Tensor:
-        """Return this process's rows of what was drawn for the `total`."""
-        return drawn[self.start : self.start + self.rows]
+def average(tensor: Tensor) -> Tensor:
+    """Replace a tensor by its mean over all ranks, and return it."""
+    return total(tensor) if _TRAFFIC.get() is None else total(tensor).div_(dist.get_world_size())
 
 
-def shard(own: int) -> Shard:
-    """Return where this process's `own` rows lie in the whole minibatch: behind those of the processes before it."""
-    if not _IN_GROUP.get():
-        return Shard(0, own, own, 1.0)
-    counts = all_gather(torch.tensor(own))
-    start, everyone = int(counts[: dist.get_rank()].sum()), int(counts.sum())
-    return Shard(start, own, everyone, own * len(counts) / everyone)
+def least(number: int) -> int:
+    """Return the smallest number that any rank has."""
+    return number if _TRAFFIC.get() is None else int(_reduce(torch.tensor(number), dist.ReduceOp.MIN))
 
 
-def mean_weights(real: Tensor) -> Tensor:
-    """Return the weight of each row in a mean over the rows that count, in all processes; 0 for padding.
-
-    Where `average` takes the mean over the processes of what is summed with these weights, that is the mean over all
-    rows, however much padding a share has.
-    """
-    count = real.sum().float()
-    average(count)
-    return real / count
+def mean_over_ranks(rows: Float[Tensor, "N ..."]) -> Float[Tensor, "..."]:
+    """Return the mean over the rows of all ranks, of which some may have none; NaN without a row."""
+    if _TRAFFIC.get() is None:
+        return rows.mean(0)
+    return total(rows.sum(0)) / total(torch.tensor(float(len(rows)), dtype=rows.dtype, device=rows.device))
 
 
-def average(vector: Tensor) -> None:
-    """Replace a vector by its mean over all processes."""
-    if _IN_GROUP.get():
-        total(vector)
-        vector /= dist.get_world_size()
+def all_equal(number: int) -> bool:
+    """Return whether all ranks have the same number."""
+    return least(number) == number and -least(-number) == number
 
 
-def total(vector: Tensor) -> None:
-    """Replace a vector by its sum over all processes."""
-    if _IN_GROUP.get():
-        dist.all_reduce(vector)
-
-
-def all_gather(value: Tensor) -> Tensor:
-    """Return what every process has under `value`, one row for each; on the CPU."""
-    rows = [torch.empty_like(value, device="cpu") for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, value.cpu())
-    return torch.stack(rows)
-
-
-def _places(size: int) -> slice:
-    """Return which of the `size` rows or sequences of a minibatch are this process's."""
-    rank, processes = dist.get_rank(), dist.get_world_size()
-    count = max(size // processes, 1)
-    first = rank % size * count  # more processes than rows: some take the same
-    return slice(first, first + count)
+def _reduce(tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+    traffic = _TRAFFIC.get()
+    if traffic is not None:
+        traffic.bytes += tensor.nbytes
+        try:
+            dist.all_reduce(tensor, operation)
+        except RuntimeError as error:  # the one class of errors that gloo has; NCCL's is a subclass
+            raise ExchangeFailed(str(error)) from error
+    return tensor

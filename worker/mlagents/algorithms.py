@@ -86,7 +86,7 @@ def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSp
     if activation != ACTIVATION:
         raise Misfit([f"network_settings.activation is {activation}, in ML-Agents it is always {ACTIVATION}"])
     networks = _networks(config, spec)
-    signals = {} if isinstance(config, CloneConfig) else _signals(config, spec)
+    signals = _signals(config, spec) if isinstance(config, ReinforcementConfig) else {}
     read: set[str] = set()
     problems: list[str] = []
     weights = Translation(_finder(file.tensors, read, problems))
@@ -110,7 +110,7 @@ def translate(file: MLAgentsCheckpoint, config: BehaviorConfig, spec: BehaviorSp
         state["optimizer"] = optimizer
     if isinstance(config, SACConfig):
         missing += ["the entropy coefficients", "the replay buffer"]
-    if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
+    if isinstance(config, ReinforcementConfig) and config.behavioral_cloning is not None:
         missing.append("the optimizer of behavioral_cloning")
     return Translated(state, tuple(missing))
 

@@ -18,7 +18,7 @@ from server.ladders.refs import Outcome as Result
 from server.ladders.refs import PlayedMatch, PlayedParticipant
 from worker.collectors.pool import CollectorPool
 from worker.experience.state import State
-from worker.selfplay.ghost import Ghost, rate
+from worker.selfplay.ghost import Exploit, Ghost, rate
 from worker.trainer.messages import EventRecord
 from worker.trainer.recorder import Aggregation
 
@@ -26,6 +26,7 @@ ELO = "Self-play/ELO"
 LEARNING_TEAM = "Self-play/Learning Team"
 OPPONENT_ELO_MEAN = "Self-play/Opponent ELO Mean"
 OPPONENT_ELO_STD = "Self-play/Opponent ELO Std"
+EXPLOITER_SHARE = "Self-play/Exploiter Share"
 SCORES = {Outcome.WIN: 1.0, Outcome.DRAW: 0.5, Outcome.LOSS: 0.0}
 OUTCOMES: dict[Outcome, Result] = {Outcome.WIN: "win", Outcome.DRAW: "draw", Outcome.LOSS: "loss"}
 
@@ -159,6 +160,24 @@ class GhostController:
         elif ghost.swap_due:
             self._swap(ghost)
 
+    def reset(self, behavior: str) -> int | None:
+        """Keep an exploiter that is to be reset as a snapshot; return the number of the reset, None if none is due."""
+        ghost = self._ghosts[behavior]
+        if (why := ghost.reset_due) is None:
+            return None
+        ghost.save()
+        ghost.exploit = Exploit(ghost.exploit.resets + 1, ghost.step)
+        snapshot = ghost.pool.snapshots[-1].number
+        data = {"behavior": behavior, "step": ghost.step, "snapshot": snapshot, "resets": ghost.exploit.resets}
+        message = f"{behavior} is reset after step {ghost.step}: {why}. Snapshot {snapshot} is the policy so far"
+        self._report(EventRecord(name="exploiter_reset", message=message, data=data))
+        return ghost.exploit.resets
+
+    def opponents_changed(self, behavior: str) -> None:
+        """Draw the opponents of a behavior anew, since there are others: for the episodes that begin from now on."""
+        if self._begun:
+            self._swap(self._ghosts[behavior])
+
     def watch(self, now: float) -> None:
         """Pass the turn on when no simulator has played the team that learns for a while. Called in each loop.
 
@@ -284,6 +303,9 @@ class GhostController:
             opponents.append((opponent.ratings, snapshot))
             if counts and snapshot is not None:
                 opponent.payoffs.played(snapshot, SCORES[outcome])
+                if ghost.settings.exploiter is not None and opponent.external.find(snapshot) is not None:
+                    ghost.exploit.played(SCORES[outcome])
+                    ghost.recorder.measure(EXPLOITER_SHARE, ghost.exploit.share, Aggregation.LAST)
         rated = counts and rate(ghost.ratings, opponents, SCORES[outcome])
         if counts:
             ghost.recorder.measure(ELO, ghost.ratings.current)

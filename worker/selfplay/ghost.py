@@ -8,6 +8,7 @@ ML-Agents does. An opponent is exchanged when an episode of it begins, not in th
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import assert_never
 from zlib import crc32
 
@@ -16,11 +17,11 @@ import structlog
 from numpy.typing import NDArray
 
 from ludus.collector.commands import OpponentAssignment
-from ludus.config.selfplay import OpponentSelection, SelfPlaySettings
+from ludus.config.selfplay import OpponentSelection, SelfPlaySettings, followed_run
 from server.ladders import elo
 from worker.experience.state import State
 from worker.learning.networks.actor import Actor
-from worker.selfplay.external import ExternalOpponents, Snapshot, SnapshotPool
+from worker.selfplay.external import ExternalOpponent, ExternalOpponents, Snapshot, SnapshotPool
 from worker.trainer.initialization import Sources
 from worker.trainer.recorder import Recorder
 
@@ -151,8 +152,11 @@ def probabilities(selection: OpponentSelection, shares: list[float | None]) -> N
 def draw(
     settings: SelfPlaySettings, snapshots: tuple[Snapshot, ...], payoffs: Payoffs, rng: np.random.Generator
 ) -> Snapshot | None:
-    """Draw an opponent: a snapshot, or None for the newest policy (`play_against_latest_model_ratio`)."""
-    if rng.random() >= 1.0 - settings.play_against_latest_model_ratio:
+    """Draw an opponent: a snapshot, or None for the newest policy (`play_against_latest_model_ratio`).
+
+    An exploiter never plays against itself.
+    """
+    if settings.exploiter is None and rng.random() >= 1.0 - settings.play_against_latest_model_ratio:
         return None
     shares = [payoffs.share(snapshot.number) for snapshot in snapshots]
     return snapshots[int(rng.choice(len(snapshots), p=probabilities(settings.opponent_selection, shares)))]
@@ -162,6 +166,32 @@ MAX_DRAWS = 8
 REMEMBERED = 64
 """Snapshots outside the window whose ratings are kept, since matches against them may still be under way."""
 Weights = NDArray[np.float32]
+
+
+@dataclass
+class Exploit:
+    """How far an exploiter is since its newest reset."""
+
+    resets: int = 0
+    """In the whole run."""
+    since: int = 0
+    """Agent steps at the newest one."""
+    games: float = 0.0
+    points: float = 0.0
+    """Of the games against its targets: 1 for a win, 1/2 for a draw; both fade (`MEMORY`)."""
+
+    def played(self, score: float) -> None:
+        """Record a game."""
+        self.games, self.points = MEMORY * self.games + 1.0, MEMORY * self.points + score
+
+    @property
+    def share(self) -> float:
+        """The share of points in the newest games, 0 to 1; 0 before the first one."""
+        return self.points / self.games if self.games else 0.0
+
+
+SETTLED_GAMES = 50.0
+"""Weight of the newest games that a share of points must rest on before it resets an exploiter: 69 games have it."""
 
 
 @dataclass
@@ -203,6 +233,7 @@ class Ghost:
         self.payoffs = Payoffs()
         self.pool = SnapshotPool(settings.window)
         self.external = ExternalOpponents()
+        self.exploit = Exploit(since=step)
         self._weights = weights
         self._rng = np.random.default_rng([seed, crc32(behavior.encode())])
         self._steps: dict[int, int] = {}
@@ -226,16 +257,50 @@ class Ghost:
         """
         for opponent in self.external.add(self.settings.opponents, sources, self.behavior, actor, section):
             self.ratings.enter(opponent.number, self.settings.initial_elo)
+        if self.settings.exploiter is not None and not self._teams:  # nor begins it against its own snapshot
+            self.swap(set(), None, 1)
+
+    def follow(self, run: str, checkpoint: str, folder: Path, actor: Actor) -> list[ExternalOpponent]:
+        """Take the policies of a run's newer checkpoint as opponents, in place of the former ones; return new ones.
+
+        `run` is its id or name, as the settings have it. Raise `InitializationError`.
+        """
+        added = [
+            opponent
+            for name in self.settings.opponents
+            if followed_run(name) == run
+            for opponent in self.external.follow(name, checkpoint, folder, self.behavior, actor)
+        ]
+        for opponent in added:
+            self.ratings.enter(opponent.number, self.settings.initial_elo)
+        return added
 
     @property
     def candidates(self) -> tuple[Snapshot, ...]:
-        """The policies that can be drawn as opponents: the behavior's own snapshots, and policies of other runs."""
-        return *self.pool.snapshots, *self.external.opponents
+        """The policies that can be drawn as opponents: the behavior's own snapshots, and policies of other runs.
+
+        Those of an exploiter are policies of other runs alone; until the first one is here, its own snapshots.
+        """
+        external = tuple(self.external.opponents)
+        return external if self.settings.exploiter is not None and external else (*self.pool.snapshots, *external)
+
+    @property
+    def reset_due(self) -> str | None:
+        """Why an exploiter is to be reset, as the middle of a sentence; None if it is not."""
+        rule, exploit = self.settings.exploiter, self.exploit
+        if rule is None or self.done or self.step == exploit.since:
+            return None
+        if rule.reset_share is not None and exploit.games >= SETTLED_GAMES and exploit.share >= rule.reset_share:
+            return f"its share of points is {exploit.share:.3f}, at least {rule.reset_share:g} (reset_share)"
+        if rule.reset_steps is not None and self.step - exploit.since >= rule.reset_steps:
+            return f"it has learned for {self.step - exploit.since:,} steps (reset_steps)"
+        return None
 
     @property
     def save_due(self) -> bool:
-        """Whether the policy has learned for more than `save_steps` since the newest snapshot."""
-        return self.step - self.counters.last_save > self.settings.save_steps
+        """Whether the policy has learned for more than `save_steps` since the newest snapshot; an exploiter is saved
+        when it is reset."""
+        return self.settings.exploiter is None and self.step - self.counters.last_save > self.settings.save_steps
 
     @property
     def swap_due(self) -> bool:
@@ -302,6 +367,7 @@ class Ghost:
             "others": self._others,
             "copies": {str(key): weights for key, weights in self.frozen.items() if key not in numbers},
             "rng": self._rng.bit_generator.state,
+            "exploit": asdict(self.exploit),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -319,3 +385,4 @@ class Ghost:
         drawn = self.assignment(None).keys
         self.frozen = {key: policies[key] for key in sorted(drawn)}
         self._rng.bit_generator.state = state["rng"]
+        self.exploit = Exploit(**state.get("exploit", {"since": self.step}))

@@ -27,6 +27,7 @@ from worker.trainer import messages
 from worker.trainer.checkpoint import CheckpointDamaged
 from worker.trainer.connection import ConnectionClosed, TrainerConnection
 from worker.trainer.loop import Trainer
+from worker.trainer.ranks import RankLost
 
 log = structlog.get_logger()
 
@@ -123,8 +124,8 @@ def _execute(job: messages.Job, supervisor: messages.SupervisorPort, warm: list[
     except CheckpointDamaged as error:
         log.exception("checkpoint_damaged")
         return messages.Finished(outcome="failed", reason=StopReason.TRAINER_ERROR, detail=str(error))
-    except CollectorStartError as error:
-        log.warning("collectors_not_started", reason=str(error))
+    except (CollectorStartError, RankLost) as error:
+        log.warning("attempt_lost", reason=str(error))
         return messages.Finished(outcome="lost", detail=str(error))
     except Exception as error:
         log.exception("trainer_failed")

@@ -20,7 +20,7 @@ from worker.collectors.events import EdgeCollectorJoined, EdgeCollectorLeft, Edg
 from worker.collectors.pool import CollectorPool
 from worker.experience.state import State
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.clone import CloneLearner
+from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.learner import BehaviorLearner, InferenceLearner
 from worker.trainer.messages import (
     Amended,
@@ -34,7 +34,7 @@ from worker.trainer.messages import (
 
 log = structlog.get_logger()
 
-Learner = BehaviorLearner | CloneLearner | InferenceLearner
+Learner = BehaviorLearner | DemonstratedLearner | InferenceLearner
 """Trains one behavior, or plays it."""
 
 
@@ -95,6 +95,8 @@ class Attempt:
     simulators: ConnectedSimulators = field(default_factory=ConnectedSimulators)
     refusals: dict[str, str] = field(default_factory=dict)
     """Why behaviors were refused that simulators have announced in this attempt, by behavior."""
+    ranks: int = 1
+    """How many ranks learn as one (`worker.trainer.ranks`)."""
     amended: int = 0
     """Number of the newest amendment that was reported: a checkpoint contains the effect of all up to it."""
 
@@ -174,15 +176,18 @@ class Attempt:
         self.supervisor.post(Amended(amendment=amendment, step=step))
 
 
-def collector_settings(job: Job, config: RunConfig) -> CollectorSettings:
-    """Return the settings of the collectors, without environment parameters: the pool sends those."""
+def collector_settings(job: Job, config: RunConfig, ranks: int) -> CollectorSettings:
+    """Return the settings of the collectors, without environment parameters: the pool sends those.
+
+    Each rank has as many of this host as the configuration says; the places are shared out among them.
+    """
     simulators = config.simulators
     places = simulators.collectors
     local = job.collectors if places.local is None else places.local
     shared = Job.model_fields.keys() & {setting.name for setting in fields(CollectorSettings)} - {"ticket_key"}
     return CollectorSettings(
         **job.model_dump(include=set(shared)),
-        count=local + places.edge,
+        count=ranks * local + places.edge,
         edge_places=places.edge,
         ticket_key=None if job.ticket_key is None else bytes.fromhex(job.ticket_key),
         record=simulators.record,
@@ -240,6 +245,8 @@ class EdgeCollectorReports:
         )
 
 
+UNEVEN_SECONDS = 10.0
+"""How long some ranks may lack a simulator before it is said: simulators come one after the other."""
 Ending = tuple[Outcome, StopReason, str]
 """How the attempt ends: outcome, reason, sentence."""
 
@@ -251,6 +258,9 @@ class WaitingLimits:
         self._attempt = attempt
         self._idle_since: float | None = None
         """Since when simulators play, but none plays a behavior that has something left to learn."""
+        self._uneven_since: float | None = None
+        """Since when some ranks have simulators, and others have none."""
+        self._uneven_reported = False
 
     def without_simulators(self) -> Ending | None:
         """Return the end after too long without a simulator; None while to wait, or while something can be learned."""
@@ -258,7 +268,7 @@ class WaitingLimits:
         learners = attempt.learners.values()
         if simulators or any(learner.ready for learner in learners):
             return None
-        if any(isinstance(learner, CloneLearner) and not learner.done for learner in learners):
+        if any(isinstance(learner, DemonstratedLearner) and not learner.done for learner in learners):
             return None  # its evaluation waits for a simulator, with a limit of its own
         limits = attempt.config.simulators
         grace = limits.grace_seconds if simulators.any_came else limits.startup_grace_seconds
@@ -281,6 +291,35 @@ class WaitingLimits:
             remedy = f"{start}, and resume the run: {resume}"
         return "paused", StopReason.SIMULATORS_LOST, f"{why}; {remedy}"
 
+    def without_ranks(self) -> Ending | None:
+        """Return how to end after some ranks have for too long had no simulator, while others had.
+
+        Every rank learns from an equal part of a round. Reports an event when such a wait has lasted.
+        """
+        attempt, now = self._attempt, time.monotonic()
+        idle = attempt.pool.idle_ranks() if attempt.ranks > 1 and attempt.simulators else []
+        if not idle or not attempt.unfinished():
+            self._uneven_since, self._uneven_reported = None, False
+            return None
+        self._uneven_since = self._uneven_since or now
+        waited, grace = now - self._uneven_since, attempt.config.simulators.startup_grace_seconds
+        need = (
+            f"torch_settings.processes is {attempt.ranks}, but {len(attempt.simulators)} simulators play, and "
+            f"{len(idle)} ranks have none"
+        )
+        if waited >= UNEVEN_SECONDS and not self._uneven_reported:
+            self._uneven_reported = True
+            message = f"{need}: no round is complete without their parts; start at least {len(idle)} more"
+            attempt.report("rank_without_simulator", message, level="warning", ranks=idle)
+        if grace is None or waited < grace:
+            return None
+        run = attempt.job.run_id
+        detail = (
+            f"{need} (for {grace:g} s, simulators.startup_grace_seconds); resume the run (`ludus run resume {run}`) "
+            f"with at least {attempt.ranks} simulators"
+        )
+        return "paused", StopReason.SIMULATORS_LOST, detail
+
     def without_behaviors(self) -> Ending | None:
         """Return how to end after simulators have for too long played only behaviors with nothing left to learn.
 
@@ -296,7 +335,7 @@ class WaitingLimits:
             and not attempt.is_inference
             and attempt.simulators.any_plays
             and not any(
-                attempt.simulators.is_played(name) or isinstance(learners.get(name), CloneLearner)
+                attempt.simulators.is_played(name) or isinstance(learners.get(name), DemonstratedLearner)
                 for name in unfinished
             )
         )

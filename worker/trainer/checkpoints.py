@@ -5,8 +5,9 @@ models. State that is too large to be copied (a replay buffer may fill most of t
 and the learner waits. Only the last checkpoint waits for the supervisor's acknowledgement.
 
 Before a checkpoint collectors stop answering and hand over snapshots of their sessions. Only in lockstep: with
-`threaded: true` the clock decides which version acts on a step, so that no run can be continued exactly, and in
-self-play opponents are drawn again. There, simulators begin new episodes when a run goes on.
+`threaded: true` the clock decides which version acts on a step, so that no run can be continued exactly, in self-play
+opponents are drawn again, and with several ranks the next attempt may have another number of them. There, simulators
+begin new episodes when a run goes on.
 """
 
 import errno
@@ -24,8 +25,8 @@ from typing import Final
 import structlog
 
 from ludus.collector.snapshots.state import State
-from ludus.config.behavior import CloneConfig
 from ludus.config.run import RunConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import file_name
 from ludus.protocol.specs import spec_to_message
 from ludus.schemas import OnnxModel
@@ -56,12 +57,17 @@ ANSWER_SECONDS: Final = 10.0
 """How long a collector may take beyond that; then the checkpoint is written without any snapshot."""
 
 
-def can_go_on(config: RunConfig, collectors: Sequence[State]) -> bool:
-    """Return whether snapshots can be used: all of their behaviors learn in lockstep in this attempt."""
+def can_go_on(config: RunConfig, collectors: Sequence[State], ranks: int) -> bool:
+    """Return whether snapshots can be used: their behaviors learn in lockstep, and in one rank, in this attempt."""
     behaviors = {name for state in collectors for name in state["lanes"]}
     sections = [section for name in behaviors if (section := config.behavior(name)) is not None]
-    return not config.checkpoint_settings.inference and all(
-        isinstance(section, CloneConfig) or not (section.threaded or section.self_play) for section in sections
+    return (
+        ranks == 1
+        and not config.checkpoint_settings.inference
+        and all(
+            not (isinstance(section, ReinforcementConfig) and (section.threaded or section.self_play))
+            for section in sections
+        )
     )
 
 
@@ -191,7 +197,8 @@ class Checkpoints:
         """Hold the collectors; yield each one's snapshot by its index, none if nothing can be continued exactly."""
         pool, states, learners = self._attempt.pool, dict[int, State](), self._attempt.learners.values()
         sections = [learner.config for learner in learners if isinstance(learner, BehaviorLearner)]
-        if not sections or any(section.threaded or section.self_play for section in sections):
+        in_lockstep = not any(section.threaded or section.self_play for section in sections)
+        if not sections or not in_lockstep or self._attempt.ranks > 1:
             yield []
             return
         try:

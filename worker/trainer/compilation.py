@@ -43,9 +43,7 @@ class BackgroundCompilation:
         self._over = False
         if not isinstance(algorithm, Compilable):
             self._over = True
-            report(
-                "compilation_not_used", "this algorithm's updates can't be compiled, or several processes share them"
-            )
+            report("compilation_not_used", "this algorithm's updates can't be compiled")
 
     def before_update(self, rollout: Rollout, step: int) -> None:
         """Begin with the first round; change over as soon as the compiled code is there. Never waits."""

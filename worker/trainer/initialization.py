@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ludus.config.behavior import BehaviorConfig, CloneConfig
+from ludus.config.behavior import BehaviorConfig
 from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.run import RunConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.state import State
-from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.algorithm import Learning
 from worker.learning.networks.actor import Actor
 from worker.mlagents.algorithms import Misfit, translate
 from worker.mlagents.file import MLAgentsCheckpoint, Unreadable
@@ -38,9 +38,6 @@ NETWORKS = (
 """The keys of an algorithm's state that are loaded; everything else stays as it begins."""
 POLICY = "actor."
 """How the policy's tensors begin in a model that has a critic, too."""
-
-Stateful = Algorithm | Cloning
-"""An algorithm that is initialised."""
 
 
 class InitializationError(ValueError):
@@ -87,7 +84,7 @@ class Sources:
         return Path(self._paths[checkpoint])
 
 
-def initialize(algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec, name: str, path: Path) -> Initialized:
+def initialize(algorithm: Learning, config: BehaviorConfig, spec: BehaviorSpec, name: str, path: Path) -> Initialized:
     """Give a new algorithm the networks of a checkpoint: a `.pt` of ML-Agents, or the folder of one of ours.
 
     `name` is what messages call it. Raise `InitializationError`; the algorithm is then as it was.
@@ -110,7 +107,7 @@ def initialize(algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec, 
     return Initialized("mlagents", file.step, translated.fresh)
 
 
-def resume(algorithm: Stateful, spec: BehaviorSpec, state: State) -> None:
+def resume(algorithm: Learning, spec: BehaviorSpec, state: State) -> None:
     """Continue exactly where a state was taken. Raise `InitializationError`: the algorithm is then as it was."""
     problems: list[str] = []
     _fitting(_networks(algorithm.state_dict()), _networks(state), "", problems)
@@ -142,7 +139,7 @@ def _merged(fresh: Any, loaded: Any) -> Any:
     return loaded
 
 
-def _from_ludus(algorithm: Stateful, config: BehaviorConfig, behavior: str, folder: Path) -> Initialized:
+def _from_ludus(algorithm: Learning, config: BehaviorConfig, behavior: str, folder: Path) -> Initialized:
     _, saved = behavior_of(load(folder), behavior)
     state, new = saved["algorithm"], algorithm.state_dict()
     problems: list[str] = []
@@ -162,7 +159,7 @@ def _from_ludus(algorithm: Stateful, config: BehaviorConfig, behavior: str, fold
     algorithm.load_state_dict(_merged(new, loaded))
     if isinstance(config.hyperparameters, OffPolicyHyperparameters):
         left_out.append("the replay buffer")
-    if not isinstance(config, CloneConfig) and config.behavioral_cloning is not None:
+    if isinstance(config, ReinforcementConfig) and config.behavioral_cloning is not None:
         left_out.append("the optimizer of behavioral_cloning")
     return Initialized("ludus", int(saved["progress"]["step"]), tuple(left_out))
 

@@ -23,6 +23,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,18 @@ from ludus.collector.segments import Segments
 from ludus.config.trainer import ReinforcementConfig, TrainerConfig
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel
+from worker.collectors.behaviors import rank_of
 from worker.collectors.events import EpisodesEnded, SegmentsDelivered
 from worker.collectors.pool import CollectorPool
 from worker.experience.rollout import Rollout, gather
 from worker.experience.state import State
-from worker.learning.algorithms.algorithm import Algorithm
-from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.algorithm import Algorithm, Learning
 from worker.learning.algorithms.numeric_check import Diverged
 from worker.onnx.export import exporter
 from worker.selfplay.controller import GhostController
 from worker.trainer.compilation import BackgroundCompilation, bf16_pictures
 from worker.trainer.health.monitor import HealthMonitor
+from worker.trainer.ranks import Ranks
 from worker.trainer.recorder import POLICY_VERSION, Aggregation, Recorder
 
 log = structlog.get_logger()
@@ -62,7 +64,7 @@ class BaseLearner(ABC):
         self,
         config: TrainerConfig,
         spec: BehaviorSpec,
-        algorithm: Algorithm | Cloning,
+        algorithm: Learning,
         recorder: Recorder,
         collectors: CollectorPool,
     ) -> None:
@@ -158,6 +160,10 @@ class LearnerOptions:
     """Of a behavior in self-play: it learns in its turns only, and else waits with its collected steps."""
     health: HealthMonitor | None = None
     """Finds out why the policy does not learn, or not as it should."""
+    fresh: Callable[[int], State] | None = None
+    """Of an exploiter: returns the state of its algorithm after the reset of a number."""
+    ranks: Ranks | None = None
+    """The trainer's other ranks, if there are any: they learn from the parts of a round that their collectors play."""
 
 
 class BehaviorLearner(BaseLearner):
@@ -182,8 +188,11 @@ class BehaviorLearner(BaseLearner):
         options = options or LearnerOptions()
         self.health = options.health
         self._bf16, self._compilation, self._team = options.bf16, options.compilation, options.team
+        self._fresh = options.fresh
+        self._ranks, self._rank_count = options.ranks, 1 if options.ranks is None else options.ranks.count
         self._arena = arena
-        self._segments: defaultdict[int, list[Segments]] = defaultdict(list)
+        self._segments: defaultdict[tuple[int, int], list[Segments]] = defaultdict(list)
+        """By round, and the rank that learns from them."""
         self._ended: defaultdict[int, list[tuple[int, list[Any]]]] = defaultdict(list)
         """Episodes whose segments are on their way, by collector: how many segments go before, and the episode."""
         self._collected: set[int] = set()
@@ -250,7 +259,7 @@ class BehaviorLearner(BaseLearner):
         ended = self._ended.pop(event.collector, [])
         ended.reverse()
         for number, segments in event.segments.by_round():
-            self._segments[number].append(segments)
+            self._segments[number, rank_of(event.collector, self._rank_count)].append(segments)
         for number, length in enumerate(event.segments.column("length").tolist(), 1):
             self._delivered += length
             while ended and ended[-1][0] <= number:
@@ -287,21 +296,28 @@ class BehaviorLearner(BaseLearner):
         """Improve the policy on the round and publish it; return why the update was rolled back, or None.
 
         Raises `Diverged` at the third rollback in a row, and `LimitCrossed`: the weights are then those of the update.
+        Raises `RankLost`.
         """
-        self._collected.discard(self.progress.round)
-        rollout = self._gathered(self.progress.round)
-        delivered = Segments.joined(self._segments.pop(self.progress.round, []))
+        number = self.progress.round
+        self._collected.discard(number)
+        others = [Segments.joined(self._segments.pop((number, rank), [])) for rank in range(1, self._rank_count)]
+        steps = sum(segments.steps for segments in others)
+        rollout = self._gathered(number)
+        self.progress.step += rollout.steps + steps
+        self.progress.round += 1
+        if self._ranks is not None:
+            self._ranks.learn(self.name, others, self.progress.step)
+            self._ranks.wait_gathered()
+        delivered = Segments.joined([*self._segments.pop((number, 0), []), *others])
         self._collectors.reclaim(self.name, delivered)
-        self._former.pop(self.progress.round, None)
+        self._former.pop(number, None)
         log.debug(
             "round_gathered",
             behavior=self.name,
-            round=self.progress.round,
-            steps=rollout.steps,
-            segments=rollout.segments,
+            round=number,
+            steps=rollout.steps + steps,
+            segments=rollout.segments + sum(map(len, others)),
         )
-        self.progress.step += rollout.steps
-        self.progress.round += 1
         if self.config.threaded:
             self._grant()
         self._sample = sample_of(rollout)
@@ -312,6 +328,10 @@ class BehaviorLearner(BaseLearner):
             self.health.learned()
         if self._team is not None:
             self._team.learned(self.name, self.progress.step, done=self.done)
+            if self._fresh is not None and (resets := self._team.reset(self.name)) is not None:
+                version = self.algorithm.version
+                self.algorithm.load_state_dict({**self._fresh(resets), "version": version + 1})
+                self._publish()
         if self.done:
             self._collectors.grant_unrecorded(self.name)
         elif not self.config.threaded:
@@ -327,12 +347,14 @@ class BehaviorLearner(BaseLearner):
         assert isinstance(config, ReinforcementConfig), "the trainer of a behavior never changes"
         self.config = config
         self.algorithm.reconfigure(config)
+        if self._ranks is not None:
+            self._ranks.reconfigure(self.name, config)
         if self.health is not None:
             self.health.reconfigure(config)
         self.checkpointed()
         if self.done:
             return self.progress.step >= config.max_steps
-        owed = self.algorithm.round_steps() if self._owes_grant else 0
+        owed = self._round_steps() if self._owes_grant else 0
         self._max_steps = max(config.max_steps, self._granted + owed)
         return True
 
@@ -347,12 +369,12 @@ class BehaviorLearner(BaseLearner):
 
     def collection(self) -> dict[str, object]:
         """Return the steps that are collected and not learned from, for a checkpoint with snapshots of collectors."""
-        rounds = sorted(self._segments.keys() | self._former.keys())
+        rounds = sorted({number for number, _ in self._segments} | self._former.keys())
         return {"rounds": {str(number): self._gathered(number).state_dict() for number in rounds}}
 
     def _gathered(self, number: int) -> Rollout:
-        """Return the steps of a round, collected in this attempt and in a former one."""
-        segments, former = self._segments.get(number), self._former.get(number)
+        """Return the steps of a round that this rank learns from, collected in this attempt and in a former one."""
+        segments, former = self._segments.get((number, 0)), self._former.get(number)
         if not segments:
             assert former is not None, f"round {number} has no steps"
             return former
@@ -371,7 +393,8 @@ class BehaviorLearner(BaseLearner):
             self._compilation.before_update(rollout, self.progress.step)
         began, version = time.monotonic(), self.algorithm.version
         with bf16_pictures(self._bf16):
-            measured = self.algorithm.update(rollout, self.progress.step)
+            update = self.algorithm.update if self._ranks is None else partial(self._ranks.update, self.algorithm)
+            measured = update(rollout, self.progress.step)
         log.debug(
             "update_made",
             behavior=self.name,
@@ -391,6 +414,10 @@ class BehaviorLearner(BaseLearner):
         if self.health is not None:
             self.health.updated(measured, rollout)
 
+    def _round_steps(self) -> int:
+        """Return the steps of the next round: those that the algorithm asks for, of each rank."""
+        return self._rank_count * self.algorithm.round_steps()
+
     def _publish(self) -> None:
         self.recorder.measure(POLICY_VERSION, self.algorithm.version, Aggregation.LAST)
         super()._publish()
@@ -400,7 +427,7 @@ class BehaviorLearner(BaseLearner):
         self._owes_grant = not self._has_turn
         if self._owes_grant:
             return
-        size = min(self.algorithm.round_steps(), self._max_steps - self._granted)
+        size = min(self._round_steps(), self._max_steps - self._granted)
         if size > 0:
             self._last_round += 1
             self._granted += size

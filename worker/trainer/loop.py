@@ -21,6 +21,7 @@ from worker.collectors import events
 from worker.collectors.pool import CollectorPool
 from worker.collectors.processes import EDGE_READER, WarmCollector
 from worker.learning.algorithms.numeric_check import Diverged
+from worker.learning.build import choose_device, count_gpus
 from worker.trainer.assessment import Assessment
 from worker.trainer.attempt import Attempt, EdgeCollectorReports, Learner, WaitingLimits, collector_settings
 from worker.trainer.checkpoint import AMENDMENTS, COLLECTORS, ENVIRONMENT_PARAMETERS, load
@@ -43,10 +44,12 @@ from worker.trainer.messages import (
     OpenPlaces,
     Outcome,
     Progress,
+    RunAdvanced,
     SaveCheckpoint,
     SupervisorPort,
     describe,
 )
+from worker.trainer.ranks import available_ranks
 from worker.trainer.registry import BehaviorRegistry
 from worker.trainer.selfplay import SelfPlayCoordinator
 from worker.trainer.time_meter import TimeMeter
@@ -81,9 +84,13 @@ class Trainer:
         collectors = restored.pop(COLLECTORS, [])
         if not job.resume_from:  # the checkpoint is another run's: its users' edits have numbers of their own
             amended, parameters = 0, None if parameters is None else {**parameters, "edit": 0}
-        pool = CollectorPool(collector_settings(job, config), warm)
-        pool.restore(collectors if can_go_on(config, collectors) else [])
-        self.attempt = attempt = Attempt(job, config, supervisor, pool, restored, amended=amended)
+        learns = config.assessment is None and not config.checkpoint_settings.inference
+        torch_settings = config.torch_settings
+        device = choose_device(torch_settings, count_gpus())
+        ranks = available_ranks(torch_settings, device) if learns else 1
+        pool = CollectorPool(collector_settings(job, config, ranks), warm, ranks=ranks)
+        pool.restore(collectors if can_go_on(config, collectors, ranks) else [])
+        self.attempt = attempt = Attempt(job, config, supervisor, pool, restored, ranks=ranks, amended=amended)
         self._health = HealthReports(attempt)
         self._selfplay = SelfPlayCoordinator(attempt, self._health)
         self._parameters = EnvironmentParameters(attempt, self._selfplay.ghosts.rating, parameters)
@@ -107,9 +114,9 @@ class Trainer:
         try:
             self._report_progress(at_once=True)
             attempt.begin_amended()
-            self.registry.report_bf16()
+            self.registry.report_unused()
             if self._assessment is None:
-                self.registry.begin_clones()
+                self.registry.begin_demonstrated()
             self._endpoints = {endpoint.index: endpoint for endpoint in pool.start()}
             self._report_endpoints()
             attempt.simulators.absent_since = time.monotonic()
@@ -127,6 +134,7 @@ class Trainer:
 
     def _loop(self) -> Finished:
         while True:
+            self.registry.check_ranks()
             # wait for the first event unless a behavior can learn
             can_learn = any(learner.ready for learner in self.attempt.learners.values())
             for event in self.attempt.pool.poll(0.0 if can_learn else POLL_SECONDS):
@@ -136,7 +144,9 @@ class Trainer:
                 or self.apply_commands()
                 or (self._learn() if self._assessment is None else self._assessment.finished())
             )
-            if finished is None and (ending := self._limits.without_simulators() or self._limits.without_behaviors()):
+            limits = self._limits
+            ending = limits.without_simulators() or limits.without_ranks() or limits.without_behaviors()
+            if finished is None and ending is not None:
                 finished = self.checkpoints.finish(*ending)
             if finished is not None:
                 return finished
@@ -294,6 +304,8 @@ class Trainer:
                     if restart := [name for amendment in message.amendments for name in self.attempt.amend(amendment)]:
                         detail = f"{' and '.join(restart)} had ended and is to learn on, which takes a new attempt"
                         return self.checkpoints.finish("released", StopReason.USER, detail)
+                case RunAdvanced():
+                    self._selfplay.run_advanced(message)
                 case CheckpointCommitted() | CheckpointRefused() | Command():
                     pass
                 case _:

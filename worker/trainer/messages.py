@@ -142,7 +142,26 @@ class CheckpointRefused(_Frozen):
     detail: str
 
 
-Order = Command | SaveCheckpoint | Amend | EditParameters | OpenPlaces | CheckpointCommitted | CheckpointRefused
+class RunAdvanced(_Frozen):
+    """A run that self-play follows (`self_play.opponents`: `run:NAME`) has a newer checkpoint."""
+
+    run: str
+    """Its id or name, as the configuration has it."""
+    checkpoint: str
+    folder: str
+    """Where its files lie. The trainer removes them when the next one is here."""
+
+
+Order = (
+    Command
+    | SaveCheckpoint
+    | Amend
+    | EditParameters
+    | OpenPlaces
+    | CheckpointCommitted
+    | CheckpointRefused
+    | RunAdvanced
+)
 """The messages that the trainer's loop handles."""
 ToTrainer = Job | Heartbeat | Order
 

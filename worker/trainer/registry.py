@@ -1,18 +1,19 @@
 """The registry of behaviors: each that is announced, or needs no simulator, gets its learner or is refused."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
 from ludus.collector.spec_checks import UnsupportedSpec
-from ludus.config.behavior import BehaviorConfig, CloneConfig, POCAConfig
+from ludus.config.behavior import BehaviorConfig, POCAConfig
 from ludus.config.hyperparameters import OffPolicyHyperparameters
 from ludus.config.problems import join_path
 from ludus.config.rewards import GAILConfig
-from ludus.config.trainer import ReinforcementConfig
+from ludus.config.trainer import DemonstratedConfig, ReinforcementConfig
 from ludus.demonstrations import DemonstrationError
 from ludus.plugins import PluginError
 from ludus.protocol import simulation_pb2 as pb
@@ -20,11 +21,11 @@ from ludus.protocol.codes import CloseCode
 from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import spec_from_message
 from worker.experience.state import State
-from worker.learning.algorithms.algorithm import Algorithm
+from worker.learning.algorithms.algorithm import Algorithm, Learning
 from worker.learning.build import (
     Demonstrations,
     build_algorithm,
-    build_clone,
+    build_demonstrated,
     choose_collector_device,
     choose_device,
     count_gpus,
@@ -33,14 +34,14 @@ from worker.onnx.graph import acting_graph
 from worker.selfplay.ghost import Ghost
 from worker.trainer.attempt import Attempt, Learner
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.clone import CloneLearner
 from worker.trainer.compilation import BackgroundCompilation
+from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.environment_parameters import EnvironmentParameters
 from worker.trainer.health.monitor import HealthMonitor, whole_lengths
-from worker.trainer.initialization import InitializationError, Sources, Stateful, initialize, resume
+from worker.trainer.initialization import InitializationError, Sources, initialize, resume
 from worker.trainer.learner import BehaviorLearner, InferenceLearner, LearnerOptions, Progress, arena_steps
 from worker.trainer.messages import Finished, Level
-from worker.trainer.parallel import Build, Group
+from worker.trainer.ranks import Build, Ranks
 from worker.trainer.recorder import Recorder
 from worker.trainer.selfplay import SelfPlayCoordinator
 
@@ -59,7 +60,7 @@ class BehaviorRegistry:
         self._device = choose_device(settings, count_gpus())
         self._bf16 = settings.bf16 and self._device.type == "cuda"
         self._collector_device = str(choose_collector_device(settings, count_gpus()))
-        self._group: Group | None = None
+        self._ranks: Ranks | None = None
         self.unusable: Finished | None = None
         """Set when the configuration can't be trained as it is."""
 
@@ -72,9 +73,9 @@ class BehaviorRegistry:
             self._attempt.refuse(spec, CloseCode.BEHAVIOR_NOT_CONFIGURED, reason)
             return
         try:
-            if isinstance(config, CloneConfig):
-                learner = self._attempt.learners.get(spec.behavior) or self._begin_clone(spec.behavior, config)
-                assert isinstance(learner, CloneLearner)
+            if isinstance(config, DemonstratedConfig):
+                learner = self._attempt.learners.get(spec.behavior) or self._begin_demonstrated(spec.behavior, config)
+                assert isinstance(learner, DemonstratedLearner)
                 learner.register(spec, self._collector_device)
             else:
                 self._begin_learning(config, spec)
@@ -96,8 +97,6 @@ class BehaviorRegistry:
         """Build the learner of a behavior that learns from simulators, and start it."""
         attempt, is_inference = self._attempt, self._attempt.is_inference
         algorithm = build_algorithm(config, spec, self._device, attempt.job.seed, self._demonstrations)
-        if attempt.config.torch_settings.processes > 1 and not is_inference:
-            algorithm = self._shared(algorithm, config, spec)
         progress = Progress()
         saved = attempt.restored.get(spec.behavior)
         if saved is None:
@@ -109,7 +108,7 @@ class BehaviorRegistry:
                 saves = config.hyperparameters.save_replay_buffer
                 self._report_replay(spec.behavior, saved["algorithm"]["replay"], saves=saves)
             del attempt.restored[spec.behavior]
-        steps = arena_steps(config, algorithm.round_steps())
+        steps = arena_steps(config, attempt.ranks * algorithm.round_steps())
         arena = Arena.create(spec, steps, memory_size=algorithm.actor.memory_size)
         extrinsic = config.reward_signals.extrinsic
         recorder = Recorder(
@@ -134,6 +133,8 @@ class BehaviorRegistry:
             graph=acting_graph(algorithm.actor),
             self_play=in_selfplay,
         )
+        if attempt.ranks > 1:
+            self._build_in_ranks(algorithm, config, arena)
         attempt.pool.admit(spec, policy, arena)
         learner: BehaviorLearner | InferenceLearner
         if is_inference:
@@ -152,9 +153,12 @@ class BehaviorRegistry:
                     compilation=self._compilation(algorithm, config, spec),
                     team=self._selfplay.ghosts if in_selfplay else None,
                     health=self._health_monitor(config, spec, progress.step, saved),
+                    fresh=self._fresh(config, spec) if in_selfplay else None,
+                    ranks=self._ranks,
                 ),
             )
-            collection = None if saved is None or config.threaded else saved.get("collection")
+            goes_on = saved is not None and not config.threaded and attempt.ranks == 1
+            collection = saved.get("collection") if saved is not None and goes_on else None
             if collection is not None:
                 recorder.restore(collection["recorder"])
                 learner.restore(collection)
@@ -196,6 +200,20 @@ class BehaviorRegistry:
             ghost.load_state_dict(restored["ghost"])
         ghost.add_external(self._sources, algorithm.actor, self._section(behavior))
         self._selfplay.ghosts.join(ghost, restored)
+        self._selfplay.catch_up(ghost, algorithm.actor)
+
+    def _fresh(self, config: ReinforcementConfig, spec: BehaviorSpec) -> Callable[[int], State] | None:
+        """Return what gives an exploiter the state of a new algorithm, of another seed after each reset."""
+        if config.self_play is None or config.self_play.exploiter is None:
+            return None
+
+        def fresh(resets: int) -> State:
+            seed = int(np.random.SeedSequence([self._attempt.job.seed, resets]).generate_state(1)[0])
+            algorithm = build_algorithm(config, spec, self._device, seed, self._demonstrations)
+            self._initialize(algorithm, config, spec)
+            return algorithm.state_dict()
+
+        return fresh
 
     def _is_pink(self, config: ReinforcementConfig, spec: BehaviorSpec) -> bool:
         """Whether the behavior explores with pink noise; report where it has no effect."""
@@ -226,8 +244,15 @@ class BehaviorRegistry:
         )
         self._attempt.report("replay_buffer_not_loaded", message, level="warning", behavior=behavior)
 
-    def report_bf16(self) -> None:
-        """Report that bfloat16 was asked for and has no effect."""
+    def report_unused(self) -> None:
+        """Report what was asked for and has no effect: bfloat16, and ranks for which there are no GPUs."""
+        processes, ranks = self._attempt.config.torch_settings.processes, self._attempt.ranks
+        if self._device.type == "cuda" and processes > ranks:
+            message = (
+                f"torch_settings.processes is {processes}, but this worker has GPUs for {ranks} from {self._device} "
+                f"on: {ranks} learn, each update from fewer steps"
+            )
+            self._attempt.report("processes_not_used", message, level="warning")
         if self._attempt.config.torch_settings.bf16 and not self._bf16:
             message = f"torch_settings.bf16 has no effect on {self._device.type}: pictures are encoded in float32"
             self._attempt.report("bf16_not_used", message, level="warning")
@@ -247,39 +272,38 @@ class BehaviorRegistry:
         twin = partial(build_algorithm, config, spec, self._device, seed, self._demonstrations)
         return BackgroundCompilation(algorithm, twin, report)
 
-    def _shared(self, algorithm: Algorithm, config: ReinforcementConfig, spec: BehaviorSpec) -> Algorithm:
-        """Return an algorithm whose updates the processes of `torch_settings` share; start them at the first call."""
-        processes = self._attempt.config.torch_settings.processes
-        needed = (self._device.index or 0) + processes
-        if self._device.type == "cuda" and torch.cuda.device_count() < needed:
-            message = (
-                f"torch_settings.processes is {processes}: on {self._device} and those that follow it {needed} GPUs "
-                f"are needed, this worker has {torch.cuda.device_count()}; {spec.behavior} learns in one process"
-            )
-            self._attempt.report("processes_not_used", message, level="warning")
-            return algorithm
-        if self._group is None:
-            scratch = Path(self._attempt.job.scratch)
+    def _build_in_ranks(self, algorithm: Algorithm, config: ReinforcementConfig, arena: Arena) -> None:
+        """Build an algorithm like this one in the other ranks; start them at the first call. Raise `RankLost`."""
+        attempt, job, settings = self._attempt, self._attempt.job, self._attempt.config.torch_settings
+        if self._ranks is None:
+            scratch = Path(job.scratch)
             scratch.mkdir(parents=True, exist_ok=True)
-            self._group = Group(processes, self._device, scratch, bf16=self._bf16)
-        job = self._attempt.job
-        return self._group.share(algorithm, Build(config, spec, job.seed, job.demonstrations))
+            timeout = settings.rank_timeout_seconds
+            self._ranks = Ranks(attempt.ranks, self._device, scratch, timeout, bf16=self._bf16)
+        state = algorithm.state_dict()
+        build = Build(config, arena.layout, job.seed, job.demonstrations, state, settings.compile)
+        self._ranks.build(build, arena)
 
-    def begin_clones(self) -> None:
+    def check_ranks(self) -> None:
+        """Raise `RankLost` if a rank has ended or is silent."""
+        if self._ranks is not None:
+            self._ranks.check()
+
+    def begin_demonstrated(self) -> None:
         """Make the learners that need no simulator."""
         for name, config in self._attempt.config.behaviors.items():
-            if isinstance(config, CloneConfig):
+            if isinstance(config, DemonstratedConfig):
                 try:
-                    self._begin_clone(name, config)
+                    self._begin_demonstrated(name, config)
                 except (DemonstrationError, InitializationError, UnsupportedSpec) as error:
                     reason = self._sentence(name, error)
                     self._attempt.report("behavior_refused", reason, level="error", behavior=name)
                     self.unusable = Finished.invalid_config(reason)
 
-    def _begin_clone(self, name: str, config: CloneConfig) -> CloneLearner:
-        """Make the learner of a behavior that only imitates."""
+    def _begin_demonstrated(self, name: str, config: DemonstratedConfig) -> DemonstratedLearner:
+        """Make the learner of a behavior that learns from demonstrations alone."""
         attempt = self._attempt
-        algorithm, spec, demonstrations = build_clone(
+        algorithm, spec, demonstrations = build_demonstrated(
             config, name, self._device, attempt.job.seed, self._demonstrations
         )
         saved = attempt.restored.get(name)
@@ -292,7 +316,7 @@ class BehaviorRegistry:
             del attempt.restored[name]
 
         post, metrics = attempt.supervisor.post, lambda: self._parameters.metrics
-        learner = CloneLearner(
+        learner = DemonstratedLearner(
             spec,
             algorithm,
             demonstrations,
@@ -306,7 +330,7 @@ class BehaviorRegistry:
         self._report_registered(learner)
         return learner
 
-    def _initialize(self, algorithm: Stateful, config: BehaviorConfig, spec: BehaviorSpec) -> None:
+    def _initialize(self, algorithm: Learning, config: BehaviorConfig, spec: BehaviorSpec) -> None:
         """Give a new algorithm the networks that its configuration names, if any. Raise `InitializationError`."""
         source = self._sources.of(config)
         if source is None:
@@ -342,6 +366,6 @@ class BehaviorRegistry:
         return join_path(["behaviors", behavior]) if behavior in self._attempt.config.behaviors else "default_settings"
 
     def close(self) -> None:
-        """End the processes that share updates."""
-        if self._group is not None:
-            self._group.close()
+        """End the other ranks."""
+        if self._ranks is not None:
+            self._ranks.close()

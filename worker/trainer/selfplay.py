@@ -1,18 +1,23 @@
 """Self-play of one attempt: teams of simulators, whose turn it is to learn, and reports of matches and ratings."""
 
+import shutil
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from ludus.collector.messages import MatchesEnded, StepsPlayed
 from ludus.protocol.spec import team_of
 from server.ladders.refs import PlayedMatch
 from worker.collectors.events import TeamAnnounced
+from worker.learning.networks.actor import Actor
 from worker.selfplay.controller import GhostController
+from worker.selfplay.ghost import Ghost
 from worker.trainer.attempt import Attempt
 from worker.trainer.health.reports import HealthReports
+from worker.trainer.initialization import InitializationError
 from worker.trainer.learner import BehaviorLearner
-from worker.trainer.messages import MatchesPlayed, MatchesResumed, SelfPlayStatus
+from worker.trainer.messages import MatchesPlayed, MatchesResumed, RunAdvanced, SelfPlayStatus
 
 MATCHES_SECONDS: Final = 0.5
 STATUS_SECONDS: Final = 2.0
@@ -35,6 +40,38 @@ class SelfPlayCoordinator:
         self._next_matches = 0.0
         self._reported: SelfPlayStatus | None = None
         self._next_status = 0.0
+        self._followed: dict[str, RunAdvanced] = {}
+        """The newest checkpoint of each run that opponents are taken from, by its id or name in the configuration."""
+
+    def run_advanced(self, message: RunAdvanced) -> None:
+        """Take the policies in a newer checkpoint of a run as opponents, in place of those of the one before."""
+        former = self._followed.get(message.run)
+        self._followed[message.run] = message
+        if former is not None:
+            shutil.rmtree(former.folder, ignore_errors=True)
+        for learner in self._attempt.learners.values():
+            if isinstance(learner, BehaviorLearner) and (ghost := self.ghosts.ghost(learner.name)) is not None:
+                self._follow(ghost, learner.algorithm.actor, message)
+
+    def catch_up(self, ghost: Ghost, actor: Actor) -> None:
+        """Take the newest policies of all followed runs as opponents of a behavior that begins."""
+        for message in self._followed.values():
+            self._follow(ghost, actor, message)
+
+    def _follow(self, ghost: Ghost, actor: Actor, message: RunAdvanced) -> None:
+        behavior, checkpoint = ghost.behavior, message.checkpoint
+        try:
+            added = ghost.follow(message.run, checkpoint, Path(message.folder), actor)
+        except InitializationError as error:
+            text = f"Run {message.run} gives {behavior} no opponents: {error}"
+            self._attempt.report("opponents_refused", text, level="warning", behavior=behavior, checkpoint=checkpoint)
+            return
+        if added:
+            self.ghosts.opponents_changed(behavior)
+            text = f"New opponents of {behavior}: {len(added)} of run {message.run}, checkpoint {checkpoint}"
+            self._attempt.report(
+                "opponents_followed", text, behavior=behavior, run=message.run, checkpoint=checkpoint, count=len(added)
+            )
 
     def team_announced(self, event: TeamAnnounced) -> None:
         """Add a team to self-play; report several teams of a behavior without self-play, which train one policy."""

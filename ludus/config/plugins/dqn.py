@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from ludus.config.hyperparameters import MAX_STEPS, OffPolicyHyperparameters
 from ludus.config.imitation import BehavioralCloningConfig
-from ludus.config.trainer import MemorylessConfig, amendable
+from ludus.config.trainer import MemorylessConfig, OffPolicyConfig, amendable
 from ludus.config.values import Flag, Own, Real, Schedule, Whole, config_error
 
 
@@ -48,7 +48,7 @@ class DQNHyperparameters(OffPolicyHyperparameters):
     """
 
 
-class DQNConfig(MemorylessConfig):
+class DQNConfig(MemorylessConfig, OffPolicyConfig):
     """One behavior with discrete actions, trained by DQN (Ludus' own: ML-Agents has it as an example of a plug-in)."""
 
     head: ClassVar[str] = "epsilon_greedy"

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from ludus.config.hyperparameters import MAX_STEPS, OffPolicyHyperparameters
 from ludus.config.imitation import BehavioralCloningConfig
-from ludus.config.trainer import MemorylessConfig, amendable
+from ludus.config.trainer import MemorylessConfig, OffPolicyConfig, amendable
 from ludus.config.values import Own, Real, Whole, config_error
 
 
@@ -33,7 +33,7 @@ class TD3Hyperparameters(OffPolicyHyperparameters):
     """Largest size of that noise. Typical: 0.3 to 0.5."""
 
 
-class TD3Config(MemorylessConfig):
+class TD3Config(MemorylessConfig, OffPolicyConfig):
     """One behavior with continuous actions, trained by TD3 (Ludus' own)."""
 
     head: ClassVar[str] = "gaussian_noise"

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from ludus.config.hyperparameters import SACHyperparameters
-from ludus.config.trainer import MemorylessConfig, amendable
+from ludus.config.trainer import MemorylessConfig, OffPolicyConfig, amendable
 from ludus.config.values import Own, Real, Whole, config_error
 
 
@@ -37,7 +37,7 @@ class TQCHyperparameters(SACHyperparameters):
         )
 
 
-class TQCConfig(MemorylessConfig):
+class TQCConfig(MemorylessConfig, OffPolicyConfig):
     """One behavior with continuous actions, trained by TQC (Ludus' own)."""
 
     head: ClassVar[str] = "squashed"

@@ -20,6 +20,7 @@ from ludus.protocol.codes import ProtocolError
 from ludus.protocol.mlagents import agent_pb2 as agent
 from ludus.protocol.mlagents import shallow_pb2 as shallow
 from ludus.protocol.mlagents import unity_pb2 as unity
+from ludus.protocol.spec import BehaviorSpec
 from ludus.protocol.specs import BehaviorLayout, spec_from_message
 from ludus.schemas.recordings import MessagePart, RecordedFrame
 from ludus.sdk.contract.served_stream import shortened, step_text
@@ -56,6 +57,12 @@ class Interpreter:
     """Of the behaviors of a native session, by name."""
     _brains: dict[str, agent.BrainParametersProto] = field(default_factory=dict)
     _readers: dict[str, InfoReader] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> dict[str, BehaviorSpec]:
+        """The behaviors that were announced, by name; those of Unity players once their agents were seen."""
+        native = {name: layout.spec for name, layout in self.layouts.items()}
+        return native | {name: reader.spec for name, reader in self._readers.items()}
 
     def read(self, frame: Frame) -> Message:
         """Return what a frame says."""

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ludus.cli import demonstration, exits
@@ -9,6 +11,7 @@ from ludus.client import Client, NotFound, ProblemAnswer
 from ludus.demonstrations import read, thin, write
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.ludus.demonstrations.shown import assert_equal, make_demonstration, make_spec, vector
+from tests.recordings import content, frames
 from tests.server.app.world import World
 
 
@@ -159,3 +162,41 @@ def test_what_was_stored_before_a_refusal_is_told(cli: Invoke, tmp_path: Path) -
 def test_a_histogram_shows_whatever_is_there() -> None:
     assert demonstration.bars([0, 1, 50, 100]) == " ▁▄█"
     assert demonstration.bars([0, 0]) == "  "
+
+
+def test_a_recording_and_a_parquet_file_are_converted_and_uploaded(cli: Invoke, tmp_path: Path) -> None:
+    recorded, table = tmp_path / "game.ludusrec", tmp_path / "steps.parquet"
+    recorded.write_bytes(content(frames(5)))
+    rows = {"observation": [[1.0, 2.0]] * 3, "action": [0, 2, 1], "reward": [0.0] * 3, "episode": [1] * 3}
+    pq.write_table(pa.table({**rows, "terminated": [False, False, True], "truncated": [False] * 3}), table)
+
+    of_recording = cli("demonstration", "convert", str(recorded), "-o", str(tmp_path / "game.npz")).stdout
+    of_table = cli("demonstration", "convert", str(table), "-o", str(tmp_path / "table.npz")).stdout
+
+    assert of_recording == f"{tmp_path / 'game.npz'}: 8 steps in 2 pieces\n"
+    assert of_table.endswith("3 steps in 1 pieces; ALL REWARDS ARE 0, so that only cloning can learn from it\n")
+    uploaded = cli("demonstration", "upload", str(tmp_path / "table.npz")).stdout.strip()
+    assert as_json(cli("demonstration", "show", uploaded, "--json"))["behavior"] == "steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("game.ludusrec", "game.ludusrec: "),
+        ("steps.parquet", "steps.parquet: it is no Parquet file that can be read"),
+        ("minari", "data/main_data.hdf5: it cannot be read"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_with_the_file(
+    cli: Invoke, tmp_path: Path, name: str, sentence: str
+) -> None:
+    source = tmp_path / name
+    if source.suffix:
+        source.write_text("no")
+    else:
+        source.mkdir()
+
+    refused = cli("demonstration", "convert", str(source), "-o", str(tmp_path / "out.npz"))
+
+    assert (refused.exit_code, sentence in refused.stderr) == (exits.Exit.REFUSED, True)
+    assert not (tmp_path / "out.npz").exists()

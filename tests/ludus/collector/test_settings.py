@@ -114,7 +114,7 @@ def test_what_an_operator_sets_for_a_worker_arrives_at_its_collectors(
         copier.close()
     job = Job.model_validate_json(job.model_dump_json())
 
-    arrived = CollectorSettings.from_json(collector_settings(job, job.config).to_json())
+    arrived = CollectorSettings.from_json(collector_settings(job, job.config, 1).to_json())
 
     assert (
         arrived.count - arrived.edge_places,

@@ -132,6 +132,16 @@ def test_more_processes_than_gpus_are_refused_with_both_keys_and_the_fix(
     assert resolve(document | {"resources": {"gpu": needed}}).torch_settings.processes == torch["processes"]
 
 
+def test_ranks_without_a_collector_are_refused_with_the_fix() -> None:
+    torch = {"processes": 4, "device": "cpu"}
+    document = behavior() | {"torch_settings": torch, "simulators": {"collectors": {"local": 0, "edge": 2}}}
+
+    problem = problem_of(document)
+
+    assert (problem.path, problem.code) == ("torch_settings.processes", "contradiction")
+    assert problem.message.endswith("local is 0 and edge is 2; set edge to 4, or leave local out")
+
+
 def test_processes_on_a_cpu_need_no_gpu_and_a_stored_run_of_an_earlier_release_is_still_read() -> None:
     on_cpu = resolve(behavior() | {"torch_settings": {"processes": 2, "device": "cpu"}})
     stored = on_cpu.model_dump(mode="json") | {"torch_settings": {"processes": 2}}

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -17,9 +16,8 @@ from ludus.collector.segments import SegmentEnd
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from tests.examples import examples
 from tests.worker.rollouts import make_rollout, make_spec, random_rollout
-from worker.experience.replay import MOST_STREAMS, ReplayBuffer, Replayed
+from worker.experience.replay import MOST_STREAMS, ReplayBuffer
 from worker.experience.rollout import Rollout
-from worker.learning.data_parallel import process_group
 from worker.trainer import checkpoint
 
 LABELLED = make_spec(observations=(1,), continuous=1)
@@ -231,37 +229,6 @@ def test_every_transition_is_drawn_as_often() -> None:
     # 1,000 draws each; chi-squared of 49 degrees of freedom is below 94.6 with a probability of 0.9999.
     assert len(counts) == 50
     assert float(((counts - 1000) ** 2 / 1000).sum()) < 94.6
-
-
-@pytest.mark.parametrize("length", [1, 3], ids=["steps", "sequences"])
-def test_processes_that_learn_as_one_read_their_shares_of_the_same_draw(
-    length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = ReplayBuffer(LABELLED, 50, memory_size=2)
-    buffer.store(labelled_rollout([0, 20], [5, 4], [SegmentEnd.CUT, SegmentEnd.TERMINATED], remember=True))
-    generators = [torch.Generator().manual_seed(3) for _ in range(3)]
-
-    def draw(generator: torch.Generator) -> Replayed:
-        if length == 1:
-            return buffer.sample(8, generator)
-        return buffer.sequences(torch.randint(len(buffer), (8,), generator=generator), length)
-
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    shares = []
-    for rank in range(2):
-        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
-        with process_group():
-            shares.append(draw(generators[rank]))
-    everything = draw(generators[2])
-
-    assert [len(share.index) for share in shares] == [4 * length] * 2
-    for name in ("rows", "continuous", "rewards", "terminated", "memories", "real"):
-        column = getattr(everything, name)
-        assert column is None or torch.equal(torch.cat([getattr(share, name) for share in shares]), column), name
-    for name in ("index", "next_index"):
-        seen = [each.observations[0][getattr(each, name)] for each in (*shares, everything)]
-        assert torch.equal(torch.cat(seen[:2]), seen[2]), name
-    assert len({tuple(generator.get_state().tolist()) for generator in generators}) == 1
 
 
 def test_branches_masks_and_several_observations_come_back_as_they_were() -> None:

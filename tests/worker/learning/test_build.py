@@ -8,6 +8,7 @@ import torch
 
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import TRAINERS, CloneConfig
+from ludus.config.imitation import FromDemonstrations
 from ludus.config.plugins.td3 import TD3Config
 from ludus.config.plugins.tqc import TQCConfig
 from ludus.config.rewards import GAILConfig, RewardSignals
@@ -20,7 +21,7 @@ from worker.learning.build import (
     Demonstrations,
     DeviceMissing,
     build_algorithm,
-    build_clone,
+    build_demonstrated,
     build_signals,
     choose_collector_device,
     choose_device,
@@ -49,11 +50,12 @@ def test_every_trainer_is_built_from_its_defaults() -> None:
         for trainer in learners()
     }
 
-    assert len(built) == len(TRAINERS) - 1  # clones are built by `build_clone`
+    assert len(built) == len(learners()) == len(TRAINERS) - 3  # the others need demonstrations
 
 
 def learners() -> list[Any]:
-    return [trainer for trainer in TRAINERS.values() if trainer is not CloneConfig]
+    """Return the trainers that need no demonstrations."""
+    return [trainer for trainer in TRAINERS.values() if not issubclass(trainer, FromDemonstrations)]
 
 
 def test_signals_are_built_in_the_order_of_the_value_heads(expert: Demonstrations) -> None:
@@ -146,7 +148,7 @@ def test_a_demonstration_that_was_not_handed_over_is_named() -> None:
     config = CloneConfig.model_validate({"demonstrations": [DEMONSTRATION]})
 
     with pytest.raises(DemonstrationError, match=rf"^demonstrations\[0\]: .*{DEMONSTRATION}"):
-        build_clone(config, "Walker", CPU, 1, NONE)
+        build_demonstrated(config, "Walker", CPU, 1, NONE)
 
 
 def test_the_error_of_a_demonstration_names_the_signal_of_several_that_it_is_for(
@@ -173,7 +175,7 @@ def test_recordings_are_paired_as_ml_agents_did_where_that_is_asked_for(tmp_path
     rows = {}
     for legacy in (False, True):
         config = CloneConfig.model_validate({"demonstrations": [DEMONSTRATION], "legacy_pairing": legacy})
-        rows[legacy] = build_clone(config, "Walker", CPU, 1, expert)[2].transitions.discrete[:, 0].tolist()
+        rows[legacy] = build_demonstrated(config, "Walker", CPU, 1, expert)[2].transitions.discrete[:, 0].tolist()
 
     acted = demonstration.discrete[:, 0].tolist()
     assert rows[False] == acted
@@ -183,7 +185,7 @@ def test_recordings_are_paired_as_ml_agents_did_where_that_is_asked_for(tmp_path
 def test_a_clone_sees_and_does_what_was_shown(expert: Demonstrations) -> None:
     config = CloneConfig.model_validate({"demonstrations": [DEMONSTRATION]})
 
-    algorithm, spec, buffer = build_clone(config, "Runner", CPU, 1, expert)
+    algorithm, spec, buffer = build_demonstrated(config, "Runner", CPU, 1, expert)
 
     assert (spec.name, spec.actions) == ("Runner", make_spec(branches=(2,)).actions)
     assert buffer.steps == 20

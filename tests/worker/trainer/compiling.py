@@ -1,19 +1,23 @@
 """A process that compiles an algorithm's updates in the background, and prints what became of it as JSON.
 
-Of its own, because shapes are checked at every call in test processes, which is not what would be compiled.
+With a file as an argument the compiled updates are those of a rank. A process of its own, because shapes are checked at
+every call in test processes, which is not what would be compiled.
 """
 
 import json
 import sys
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from ludus.config.behavior import PPOConfig
 from tests.worker.rollouts import make_spec, random_rollout
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
+from worker.learning.data_parallel import process_group
 from worker.trainer.compilation import BackgroundCompilation
 
 SPEC = make_spec(observations=(4,), branches=(2,))
@@ -32,6 +36,8 @@ def build() -> Algorithm:
 def main() -> None:
     """Update an algorithm that is compiled meanwhile, and one that is not."""
     torch.set_num_threads(1)
+    if sys.argv[1:]:
+        dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
     events: list[str] = []
     algorithm, eager = build(), build()
     compilation = BackgroundCompilation(algorithm, build, lambda name, message: events.append(name))
@@ -46,8 +52,10 @@ def main() -> None:
         begin = time.perf_counter()
         compilation.before_update(rollout, step * 64)
         waited.append(time.perf_counter() - begin)
-        for one in (algorithm, eager):
-            one.update(rollout, step * 64)
+        # In a group of this process alone everything is exchanged, and stays what it is.
+        with process_group() if sys.argv[1:] else nullcontext():
+            algorithm.update(rollout, step * 64)
+        eager.update(rollout, step * 64)
     difference = float(np.abs(algorithm.flat_weights() - eager.flat_weights()).max())
     moved = float(np.abs(algorithm.flat_weights() - build().flat_weights()).max())
     sys.stdout.write(json.dumps({"events": events, "waited": waited, "difference": difference, "moved": moved}) + "\n")

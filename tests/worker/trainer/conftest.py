@@ -4,6 +4,7 @@ An interpreter of their own would first import torch, which takes longer than mo
 process itself is tested with one (`tests.worker.trainer.test___main__`).
 """
 
+import copy
 import json
 import logging
 import queue
@@ -79,9 +80,9 @@ class Alone:
     def played_by(
         self, game: Simulation, note: Callable[[dict[str, Any]], None] = lambda message: None
     ) -> list[dict[str, Any]]:
-        """Let a game play where the trainer listens; return what it tells, to its last word."""
+        """Let a game play with each collector; return what it tells, to its last word."""
 
-        def play(address: str) -> None:
+        def play(game: Simulation, address: str) -> None:
             with suppress(SimulatorError):
                 self.endings.append(connect(game, run="alone", server=address, connect_timeout_seconds=5.0))
 
@@ -90,8 +91,10 @@ class Alone:
         for message in self.reports():
             messages.append(message)
             if message["type"] == "listening" and not players:
-                players.append(threading.Thread(target=play, args=(message["endpoints"][0]["address"],), daemon=True))
-                players[0].start()
+                for endpoint in message["endpoints"]:
+                    arguments = (copy.deepcopy(game), endpoint["address"])
+                    players.append(threading.Thread(target=play, args=arguments, daemon=True))
+                    players[-1].start()
             note(message)
         for player in players:
             player.join(30)

@@ -20,7 +20,7 @@ from tests.toys.wanderers import SPEC
 from tests.worker.trainer.made_up_experience import make_round
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import Cloning
-from worker.learning.build import Demonstrations, build_algorithm, build_clone
+from worker.learning.build import Demonstrations, build_algorithm, build_demonstrated
 from worker.trainer import checkpoint
 from worker.trainer.initialization import resume
 
@@ -35,7 +35,7 @@ def build(config: RunConfig, seed: int) -> Algorithm | Cloning:
     section = config.behavior(BEHAVIOR)
     assert section is not None
     if isinstance(section, CloneConfig):
-        return build_clone(section, BEHAVIOR, CPU, seed, Demonstrations({}))[0]
+        return build_demonstrated(section, BEHAVIOR, CPU, seed, Demonstrations({}))[0]
     return build_algorithm(section, SPEC, CPU, seed, Demonstrations({}))
 
 

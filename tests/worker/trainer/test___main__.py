@@ -18,7 +18,7 @@ from ludus.sdk import Actions, ActionSpec, BehaviorSpec, ObservationSpec, ResetI
 from server.kit.errors import InvalidConfig
 from tests.e2e.stack import environment
 from tests.worker.trainer.conftest import StartTrainer, TrainAlone
-from tests.worker.trainer.test_clone import document, show
+from tests.worker.trainer.test_demonstrated import document, show
 from worker.trainer.__main__ import main, run_alone
 
 PPO = {"batch_size": 32, "num_epoch": 1}

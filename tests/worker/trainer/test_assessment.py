@@ -9,7 +9,7 @@ from ludus.config.assessment import TrainedPolicy
 from ludus.config.network import NetworkSettings
 from server.config.resolution import resolve
 from tests.worker.trainer.supervisor_port import Supervisor
-from tests.worker.trainer.test_clone import SPEC, STEPS, Echo
+from tests.worker.trainer.test_demonstrated import SPEC, STEPS, Echo
 from worker.learning.build import Demonstrations, build_algorithm
 from worker.trainer import checkpoint
 from worker.trainer.loop import Trainer

@@ -19,9 +19,9 @@ from worker.learning.networks.visual import VisualEncoder
 from worker.trainer.compilation import bf16_pictures
 
 
-def compiling(cache: Path, **variables: str) -> dict[str, Any]:
+def compiling(cache: Path, *meeting: str, **variables: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.worker.trainer.compiling"],
+        [sys.executable, "-m", "tests.worker.trainer.compiling", *meeting],
         capture_output=True,
         text=True,
         env={**environment(), "TORCHINDUCTOR_CACHE_DIR": str(cache), "OMP_NUM_THREADS": "1", **variables},
@@ -35,9 +35,11 @@ def compiling(cache: Path, **variables: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler here")
-def test_updates_are_compiled_while_training_goes_on_and_stay_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_rank", [False, True], ids=["alone", "rank"])
+def test_updates_are_compiled_while_training_goes_on_and_stay_the_same(tmp_path: Path, *, is_rank: bool) -> None:
     # That the compiler knows the CPU's vector instructions need not be tried out, which takes five seconds.
-    found = compiling(tmp_path, TORCHINDUCTOR_VEC_ISA_OK="1")
+    meeting = [str(tmp_path / "meeting")] if is_rank else []
+    found = compiling(tmp_path, *meeting, TORCHINDUCTOR_VEC_ISA_OK="1")
 
     assert found["events"] == ["compiled"]
     assert max(found["waited"]) < 1.0, "nobody waits for the compiler"

@@ -19,7 +19,7 @@ from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.mlagents.results import DEMONSTRATION, RESULTS, Result
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer
-from worker.learning.build import Demonstrations, build_algorithm, build_clone
+from worker.learning.build import Demonstrations, build_algorithm, build_demonstrated
 from worker.trainer import checkpoint
 from worker.trainer.initialization import InitializationError, Sources, initialize
 
@@ -107,7 +107,7 @@ def build(tmp_path: Path, trainer: str = "ppo", seed: int = 1, **section: Any) -
     demonstrations = Demonstrations({DEMONSTRATION: str(tmp_path / "shown.npz")})
     if trainer == "clone":
         config = resolve({"behaviors": {"A": {**document, "demonstrations": [DEMONSTRATION]}}}).behaviors["A"]
-        return build_clone(config, "A", torch.device("cpu"), seed, demonstrations)[0], config
+        return build_demonstrated(config, "A", torch.device("cpu"), seed, demonstrations)[0], config
     config = resolve({"behaviors": {"A": document}}).behaviors["A"]
     return build_algorithm(config, SPEC, torch.device("cpu"), seed, demonstrations), config
 

@@ -23,7 +23,7 @@ from tests.worker.trainer.conftest import StartTrainer, TrainAlone, points_of
 from tests.worker.trainer.differences import differences
 from tests.worker.trainer.supervisor_port import Supervisor
 from tests.worker.trainer.test___main__ import NETWORK, HideAndSeek
-from tests.worker.trainer.test_clone import Echo, document, show
+from tests.worker.trainer.test_demonstrated import Echo, document, show
 from worker.trainer import checkpoint
 from worker.trainer.checkpoint import load, save
 from worker.trainer.loop import Trainer
@@ -382,7 +382,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start: StartTrainer, tmp_path: Path) -> None:
+def test_two_ranks_train_ppo_and_sac_together_and_leave_nothing_behind(start: StartTrainer, tmp_path: Path) -> None:
     document = {
         "seed": 1,
         "torch_settings": {"device": "cpu", "processes": 2},
@@ -401,7 +401,7 @@ def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start
 
     def look(message: dict[str, Any]) -> None:
         if message["type"] == "checkpoint_written":
-            helpers.update(process.pid for process in processes_of(tmp_path / "scratch" / "group-"))
+            helpers.update(process.pid for process in processes_of(tmp_path / "scratch" / "ranks-"))
 
     messages = start(document).played_by(HideAndSeek(), look)
 
@@ -411,23 +411,24 @@ def test_two_processes_train_ppo_and_sac_together_and_leave_nothing_behind(start
     assert points_of(messages, "Losses/Policy Loss")
     assert points_of(messages, "Losses/Q1 Loss")
     assert len(helpers) == 1, "one process beside the trainer"
-    assert not processes_of(tmp_path / "scratch" / "group-")
+    assert not processes_of(tmp_path / "scratch" / "ranks-")
+    assert min(points_of(messages, "Ranks/Exchanged Bytes").values()) > 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrainer, tmp_path: Path) -> None:
+def test_an_attempt_that_loses_a_rank_says_which_and_another_number_of_ranks_goes_on_from_its_checkpoint(
+    start: StartTrainer, tmp_path: Path
+) -> None:
     learning = {"hyperparameters": PPO, "network_settings": NETWORK, "summary_freq": 64}
-    document = {
-        "seed": 1,
-        "torch_settings": {"device": "cpu", "processes": 2},
-        "behaviors": {"Hider": learning, "Seeker": learning},
-    }
+    behaviors = {"Hider": {**learning, "checkpoint_interval": 256}, "Seeker": {**learning, "trainer_type": "sac"}}
+    behaviors["Seeker"]["hyperparameters"] = SAC
+    document = {"seed": 1, "torch_settings": {"device": "cpu", "processes": 2}, "behaviors": behaviors}
     helpers: list[psutil.Process] = []
 
     def kill(message: dict[str, Any]) -> None:
-        if message["type"] == "metrics" and not helpers:
-            helpers.extend(processes_of(tmp_path / "scratch" / "group-"))
+        if message["type"] == "checkpoint_written" and not helpers:
+            helpers.extend(processes_of(tmp_path / "scratch" / "ranks-"))
             for helper in helpers:
                 helper.kill()
 
@@ -435,4 +436,42 @@ def test_a_trainer_whose_helper_dies_says_so_instead_of_waiting(start: StartTrai
 
     assert len(helpers) == 1
     assert messages[-1]["outcome"] == "lost"
-    assert not processes_of(tmp_path / "scratch" / "group-")
+    assert messages[-1]["detail"] == "rank 1 ended with signal SIGKILL; the run goes on from its last checkpoint"
+    assert not processes_of(tmp_path / "scratch" / "ranks-")
+    (written, *_) = [message for message in messages if message["type"] == "checkpoint_written"]
+    for section in behaviors.values():
+        section["max_steps"] = written["step"] + 256
+    supervisor = Supervisor(HideAndSeek())
+    job = Job(
+        run_id="run",
+        attempt=2,
+        config={**document, "torch_settings": {"device": "cpu"}},
+        seed=1,
+        resume_from=written["folder"],
+        scratch=str(tmp_path / "second"),
+    )
+
+    assert Trainer(job, supervisor, []).run().outcome == "succeeded"
+    supervisor.join()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_rank_without_a_simulator_is_told_of_and_pauses_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.trainer.attempt.UNEVEN_SECONDS", 1.0)
+    learning = {"hyperparameters": PPO, "network_settings": NETWORK}
+    config = {
+        "torch_settings": {"device": "cpu", "processes": 2},
+        "simulators": {"startup_grace_seconds": 5.0},
+        "behaviors": {"Hider": learning, "Seeker": learning},
+    }
+    supervisor = Supervisor(HideAndSeek())
+
+    job = Job(run_id="run", attempt=1, config=config, seed=1, scratch=str(tmp_path))
+    finished = Trainer(job, supervisor, []).run()
+
+    assert (finished.outcome, finished.reason) == ("paused", "simulators_lost")
+    assert finished.detail.startswith("torch_settings.processes is 2, but 1 simulators play, and 1 ranks have none")
+    assert supervisor.events["rank_without_simulator"].data == {"ranks": [1]}

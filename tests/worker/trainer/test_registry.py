@@ -18,7 +18,7 @@ from server.config.resolution import resolve
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of
 from tests.worker.trainer.supervisor_port import Supervisor
-from tests.worker.trainer.test_clone import show
+from tests.worker.trainer.test_demonstrated import show
 from worker.trainer import checkpoint
 from worker.trainer.loop import Trainer
 from worker.trainer.messages import CheckpointCommitted, CheckpointWritten, Job, Order, Progress
@@ -203,7 +203,7 @@ def resumed(folder: Path, supervisor: Supervisor) -> Iterator[Trainer]:
 def test_a_behavior_that_nobody_has_announced_again_is_in_the_next_checkpoint_as_it_was(tmp_path: Path) -> None:
     supervisor = Supervisor()
     with resumed(tmp_path, supervisor) as trainer:
-        trainer.registry.begin_clones()
+        trainer.registry.begin_demonstrated()
 
         folder = trainer.checkpoints.write("interval")
 
@@ -248,7 +248,7 @@ def test_a_last_checkpoint_is_waited_for_however_long_it_takes_to_be_stored(
     """A trainer that gave up would be released, begin where it ended, and give up again, for ever."""
     supervisor = Slow(monkeypatch)
     with resumed(tmp_path, supervisor) as trainer:
-        trainer.registry.begin_clones()
+        trainer.registry.begin_demonstrated()
 
         finished = trainer.checkpoints.finish("succeeded", StopReason.COMPLETED, "all is learned")
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ludus.config.run import RunConfig
+from ludus.config.trainer import ReinforcementConfig
 from ludus.validation import in_words
 from server.checkpoints.refs import CheckpointRef
 from server.kit.errors import StorageRefused, StorageUnavailable
@@ -111,7 +112,11 @@ def _initial_checkpoints(
     """
     replaced: set[tuple[str | int, ...]] = set()
     if resumed is not None:
-        replaced = {("behaviors", behavior, "initialize_from") for behavior in resumed.steps}
+        replaced = {
+            ("behaviors", behavior, "initialize_from")
+            for behavior in resumed.steps
+            if not _is_exploiter(config, behavior)  # which is reset to it
+        }
         replaced.add(("checkpoint_settings", "resume_from"))
     needed = {checkpoint for path, checkpoint in config.initial_checkpoints().items() if path not in replaced}
     folders = {}
@@ -126,6 +131,12 @@ def _initial_checkpoints(
             raise CheckpointUnusable(message) from error
         folders[checkpoint.id] = str(fetched)
     return folders
+
+
+def _is_exploiter(config: RunConfig, behavior: str) -> bool:
+    section = config.behavior(behavior)
+    self_play = section.self_play if isinstance(section, ReinforcementConfig) else None
+    return self_play is not None and self_play.exploiter is not None
 
 
 def _fetch_newest_good(

@@ -38,6 +38,7 @@ from server.metrics.points import MetricPoint
 from worker.collectors.events import EdgeReaderFailed
 from worker.host.process import TrainerProcess, WarmTrainer
 from worker.host.resources import ResourceMeter, kernel_kills
+from worker.host.supervisor.followed import FollowedRuns
 from worker.host.supervisor.job import ConfigUnreadable, NoGoodCheckpoint, configuration, prepare
 from worker.host.supervisor.lease import Lease, Writes
 from worker.host.supervisor.logs import LogPublisher, Profiles
@@ -288,11 +289,12 @@ class Supervisor:
         self._scratch.make()
         folder = self._scratch.folder
         job = prepare(self._claim, config, self._ledger, self._transfer, self._settings, folder, self._gateway)
+        followed = FollowedRuns(config.followed_runs(), self._ledger, self._transfer, self._writes, folder)
         trainer = warm.take(job)
         log.info("trainer_started", pid=trainer.pid, attempt=self._claim.attempt)
         try:
             with trainer.heartbeat(self._settings.heartbeat_seconds), self._resources.meter.measuring(trainer.pid):
-                ending = self._watch(trainer)
+                ending = self._watch(trainer, followed)
             if self._finished is not None:
                 self._await_exit(trainer)
         finally:
@@ -302,7 +304,7 @@ class Supervisor:
         self._recordings.publish(last=True)
         return ending
 
-    def _watch(self, trainer: TrainerProcess) -> messages.Finished:
+    def _watch(self, trainer: TrainerProcess, followed: FollowedRuns) -> messages.Finished:
         """Serve the trainer until it has finished or has died. Raises `LeaseLost`."""
         settings, started, next_log = self._settings, time.monotonic(), 0.0
         last_message = started
@@ -318,6 +320,8 @@ class Supervisor:
                     last_message = now
             except ConnectionClosed:
                 return self._trainer_gone(trainer)
+            with suppress(ConnectionClosed):  # the next `_receive` raises it
+                followed.poll(trainer.connection)
             self._profiles.poll()
             self._flush(trainer)
             if now >= next_log:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Sequences, Transitions
-from worker.learning.data_parallel import share
+from worker.learning.data_parallel import least
 from worker.learning.functional.returns import beyond_termination, generalized_advantages, normalized
 from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.episodes import segment_sums
@@ -103,26 +103,26 @@ class Batch:
         """Yield full minibatches of shuffled steps, or of shuffled sequences; a remainder that fills none is left out.
 
         `size` counts steps, and is rounded down to whole sequences. A batch smaller than that is one minibatch. The
-        order is drawn on the CPU, so it is the same on every device.
+        order is drawn on the CPU, so it is the same on every device. All ranks have as many minibatches: as the
+        one with the fewest.
         """
         device = self.steps.device
         if recurrence is None:
-            order, size = share(torch.randperm(len(self.steps), generator=generator), size)
-            rows = order.to(device)
+            rows = torch.randperm(len(self.steps), generator=generator).to(device)
             # All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not.
             narrow = [column for column in self.encoded if column.dim() == 2]
             wide = self.encoded[len(narrow) :]
             shuffled = replace(self, encoded=narrow).select(rows)
-            for start in range(0, max(len(order) // size, 1) * size, size):
-                part = slice(start, start + size)
+            for index in range(count_minibatches(len(rows), size)):
+                part = slice(index * size, (index + 1) * size)
                 minibatch = shuffled.map(itemgetter(part))
                 minibatch.encoded.extend(column.index_select(0, rows[part]) for column in wide)
                 yield minibatch
             return
         length = recurrence.sequences.rows.shape[1]
         order = torch.randperm(len(recurrence.sequences.rows), generator=generator)
-        order, size = share(order, max(size // length, 1))
-        for which in torch.split(order, size)[: max(len(order) // size, 1)]:
+        size = max(size // length, 1)
+        for which in torch.split(order, size)[: count_minibatches(len(order), size)]:
             sequences, actor_memory, critic_memory = recurrence.select(which)
             yield replace(
                 self.select(sequences.rows.reshape(-1).to(device)),
@@ -150,6 +150,11 @@ class Batch:
     def select(self, rows: Int[Tensor, " K"]) -> "Batch":
         """Return these rows, in this order."""
         return self.map(partial(torch.index_select, dim=0, index=rows))
+
+
+def count_minibatches(rows: int, size: int) -> int:
+    """Return how many minibatches of `size` a pass over so many rows has: at least one, and in all ranks as many."""
+    return least(max(rows // size, 1))
 
 
 def batch_with_targets(

@@ -40,10 +40,8 @@ Dimensions: `R` rows of a minibatch, `N` steps shown, `Q` sequences of `L` steps
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ludus.config.behavior import CloneConfig
@@ -52,9 +50,10 @@ from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.demonstrations import DemonstrationBuffer
 from worker.experience.state import State
+from worker.learning.algorithms.algorithm import DemonstratedAlgorithm
 from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
 from worker.learning.algorithms.training_state import TrainingState
-from worker.learning.data_parallel import average, mean_weights, own_rows
+from worker.learning.data_parallel import average
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.imitation import continuous_error, cross_entropy
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
@@ -122,11 +121,10 @@ class Imitator:
     def conclude(self, losses: list[Tensor], chosen: Int[Tensor, " B"]) -> float:
         """Return the mean of the losses before each step; `chosen` are the sequences of the last one.
 
-        Raise `Diverged` if one of them, or what the last step left, is not finite or explodes. Where several processes
-        share the update, they judge it alike. Waits for the device, once.
+        Raise `Diverged` if one of them, or what the last step left, is not finite or explodes. Ranks that learn as one
+        judge it alike. Waits for the device, once.
         """
-        judged = torch.stack([*losses, self.loss(chosen)])
-        average(judged)
+        judged = average(torch.stack([*losses, self.loss(chosen)]))
         trace = NumericCheck()
         for loss in judged:
             trace.add({LOSS: loss})
@@ -137,8 +135,8 @@ class Imitator:
         return float(mean)
 
     def loss(self, chosen: Int[Tensor, " B"]) -> Float[Tensor, ""]:
-        """Return the loss on some sequences; that on its own share of them, where processes learn as one."""
-        expert = self._expert(own_rows(chosen))
+        """Return the loss on some sequences."""
+        expert = self._expert(chosen)
         actor, layout = self.actor, self.actor.layout
         head, _ = actor(expert.encoded, length=self.length)
         parts = actor.parts(head)
@@ -146,8 +144,7 @@ class Imitator:
         if layout.continuous_size:
             noise = None
             if layout.squashed:
-                drawn = torch.randn(len(chosen) * self.length, layout.continuous_size, generator=self._generator)
-                noise = own_rows(drawn, self.length).to(head.device)
+                noise = torch.randn(len(head), layout.continuous_size, generator=self._generator).to(head.device)
             losses = losses + continuous_error(parts.means, parts.log_sigmas, expert.continuous, noise)
         if layout.discrete_branches:
             losses = losses + cross_entropy(parts.logits, expert.discrete, expert.masks, layout.discrete_branches)
@@ -163,14 +160,14 @@ class Imitator:
 
     def _expert(self, chosen: Int[Tensor, " B"]) -> ExpertBatch:
         sequences = self._sequences.select(chosen.to(self._sequences.rows.device))
-        rows = sequences.rows.reshape(-1)
+        rows, real = sequences.rows.reshape(-1), sequences.mask.reshape(-1)
         expert, masks = self.demonstrations.transitions, self.demonstrations.masks
         return ExpertBatch(
             encoded=self.actor.encode(self.demonstrations.observations(rows)),
             continuous=expert.continuous[rows],
             discrete=expert.discrete[rows],
             masks=None if masks is None else masks[rows],
-            weights=mean_weights(sequences.mask.reshape(-1)),
+            weights=real / real.sum(),
         )
 
 
@@ -278,15 +275,12 @@ def cloning_of(
     )
 
 
-class Cloning:
-    """A clone run: an actor learns from demonstrations alone. Deterministic by seed.
+class Cloning(DemonstratedAlgorithm):
+    """A clone run: an actor imitates demonstrations. Deterministic by seed.
 
     Shuffled passes without end; a pass's last minibatch may be smaller. The statistics of a normalizer are those of the
     demonstrations, from the beginning on.
     """
-
-    version: int
-    """How many gradient steps the weights have seen: the version under which they are published."""
 
     def __init__(
         self,
@@ -328,11 +322,7 @@ class Cloning:
         )
 
     def iterate(self, iterations: int = 1) -> dict[str, float]:
-        """Take gradient steps; return the metrics, means over these steps.
-
-        Raise `Diverged` if any value on the way is not finite or the loss explodes. Weights and version are then those
-        from before, but the pass over the demonstrations goes on: taken once more, these steps meet other minibatches.
-        """
+        """Take gradient steps, as `DemonstratedAlgorithm`. A rollback does not undo the pass over demonstrations."""
         version, losses = self.version, []
         with self._state.undone_if_diverged():
             for step in range(version, version + iterations):
@@ -341,10 +331,6 @@ class Cloning:
             loss = self.imitator.conclude(losses, chosen)
         self.version += iterations
         return {LOSS: loss, "Policy/Learning Rate": rate}
-
-    def flat_weights(self) -> NDArray[np.float32]:
-        """Return the actor's weights and normalizer statistics as collectors load them."""
-        return self.actor.flatten()
 
     def state_dict(self) -> State:
         """Return everything that the next iteration depends on. Tensors are copies."""

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+OF_ANOTHER_RANK = "the update of another rank"
+"""The term of a `Diverged` where another rank (`worker.learning.data_parallel`) met it; that one's log names it."""
 GROWTH = 1e6
 """How much larger a term may become within one update."""
 
@@ -28,10 +30,8 @@ class Diverged(ArithmeticError):
         minibatch: int | None = None,
         *,
         grown: tuple[float, float] | None = None,
-        process: int | None = None,
     ) -> None:
         where = "" if minibatch is None else f" in minibatch {minibatch}"
-        where += "" if process is None else f" (in process {process})"
         what = "is not finite" if grown is None else f"exploded from {grown[0]:.3g} to {grown[1]:.3g}"
         super().__init__(f"{tensor} {what}{where}; the update was taken back")
         self.tensor = tensor
@@ -40,8 +40,6 @@ class Diverged(ArithmeticError):
         """Index of the minibatch within the update, over all epochs; None if it was before the first one."""
         self.grown = grown
         """Its size before and now; None if it is not finite."""
-        self.process = process
-        """Which of several processes that share updates met it; None if it is this one."""
 
 
 class NumericCheck:

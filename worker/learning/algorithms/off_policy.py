@@ -14,9 +14,10 @@ the measurements of signals and cloning, are a million times those of the last g
 networks, targets, optimizers and signals are those from before. Either way `Diverged` names the term. Rounds stay
 stored, and the next update draws other batches.
 
-Where several processes learn as one (`worker.learning.data_parallel`) all store the same rounds and draw the same
-batches and noise. Of each batch a process reads and differentiates its own rows or sequences, and their terms are
-averaged over the processes too: all check an update alike.
+Ranks that learn as one (`worker.learning.data_parallel`) store their own rounds in their own buffers and draw their own
+batches and noise. `steps_per_update`, `buffer_init_steps` and the sizes of buffer and batch are a rank's; steps count
+as the mean over the ranks, so that as many gradient steps are due in all. Terms are averaged over the ranks, too: all
+check an update alike.
 
 Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
 """
@@ -43,9 +44,9 @@ from worker.experience.state import State
 from worker.experience.transitions import Transitions, transitions_of
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
-from worker.learning.algorithms.numeric_check import GROWTH, Diverged, first_infinite
+from worker.learning.algorithms.numeric_check import GROWTH, OF_ANOTHER_RANK, Diverged, first_infinite
 from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
-from worker.learning.data_parallel import average, mean_weights, own_rows
+from worker.learning.data_parallel import average, count_ranks, least
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds
 from worker.learning.functional.schedules import LEARNING_RATE_FLOOR, Schedule
@@ -104,6 +105,9 @@ class ReplayedExperience:
         """Sequences of a batch; steps, without a memory."""
         self.replay = ReplayBuffer(spec, hyper.buffer_size, memory_size=actor.memory_size)
         self.step, self.updates, self.signal_updates = 0, 0, 0
+        """The policy's step, and gradient steps that were taken."""
+        self.own_step = 0.0
+        """Of `step` the part of one rank."""
         self.beginnings = [
             torch.empty((0, *part.shape), dtype=getattr(torch, part.dtype)) for part in spec.observations
         ]
@@ -114,7 +118,7 @@ class ReplayedExperience:
         starts = [start for start, _ in branch_bounds(spec.actions.discrete_branches)]
         self.first_choices = torch.tensor(starts, dtype=torch.int64, device=device)
         """(D,): where the choices of each branch begin among all choices."""
-        self._even_weight = _even_weight(self.drawn, device)
+        self._even_weight = torch.full((self.drawn, 1), 1.0 / self.drawn, device=device)
         self._recent: deque[set[tuple[int, int]]] = deque(maxlen=REMEMBERED_ROUNDS)
         self.episodes = EpisodeReturns(len(signals))
         self._earned: list[NDArray[np.float64]] = []
@@ -128,7 +132,7 @@ class ReplayedExperience:
         """
         hyper = self.hyper
         rates = [hyper.steps_per_update, *([hyper.reward_signal_steps_per_update] if self.signals_learn else [])]
-        missing = max(hyper.batch_size - len(self.replay), hyper.buffer_init_steps - self.step)
+        missing = max(hyper.batch_size - len(self.replay), hyper.buffer_init_steps - math.floor(self.own_step))
         agents = len(set().union(*self._recent))
         return int(max(math.ceil(min(rates)), min(max(missing, agents), LARGEST_ROUND)))
 
@@ -146,10 +150,11 @@ class ReplayedExperience:
         }
         columns = {name: part for name, part in columns.items() if part.is_floating_point()}
         # A sum is cheap, and finite only if all is: only when it is not, the one column is looked for.
+        diverged = None
         if not math.isfinite(float(torch.stack([part.sum() for part in columns.values()]).sum())):
             diverged = first_infinite(columns.items())
-            if diverged is not None:
-                raise diverged
+        if not least(int(diverged is None)):
+            raise diverged or Diverged(OF_ANOTHER_RANK)
         rows = self.replay.store(rollout)
         if self.ignores_end and bool(rollout.starts_episode.any()):
             firsts = rollout.firsts[rollout.starts_episode]
@@ -165,11 +170,16 @@ class ReplayedExperience:
             self._actor.body.update_normalizer([part.to(self._device) for part in rollout.observations])
         return rows
 
+    def advance(self, step: int) -> None:
+        """Go on to the policy's `step`. What came since the last one is shared by the ranks that are there now."""
+        self.own_step += (step - self.step) / count_ranks()
+        self.step = step
+
     def due(self) -> tuple[int, int]:
         """Return how many gradient steps of the networks and of the reward signals are due."""
         hyper = self.hyper
-        steps = self.step - hyper.buffer_init_steps
-        if len(self.replay) < min(hyper.batch_size, hyper.buffer_size) or steps <= 0:
+        steps = self.own_step - hyper.buffer_init_steps
+        if least(len(self.replay)) < min(hyper.batch_size, hyper.buffer_size) or steps <= 0:
             return 0, 0
         due = int(steps / hyper.steps_per_update) - self.updates
         signals_due = int(steps / hyper.reward_signal_steps_per_update) - self.signal_updates
@@ -183,13 +193,12 @@ class ReplayedExperience:
         rows = len(drawn.index)
         if drawn.real is None:  # observations, then those that followed
             now, following = [part[:rows] for part in encoded], [part[rows:] for part in encoded]
-            if rows != len(self._even_weight):  # a share of a batch
-                self._even_weight = _even_weight(rows, self._device)
             weight = self._even_weight
         else:
             now = [part.index_select(0, transitions.index) for part in encoded]
             following = [part.index_select(0, transitions.next_index) for part in encoded]
-            weight = mean_weights(drawn.real.to(self._device)).unsqueeze(1)
+            real = drawn.real.to(self._device)
+            weight = (real / real.sum()).unsqueeze(1)
         return Batch(
             encoded=now,
             following=following,
@@ -204,15 +213,12 @@ class ReplayedExperience:
             weight=weight,
         )
 
-    def noise(self, columns: int) -> Float[Tensor, "R C"] | None:
-        """Draw standard normal noise for the rows of a batch; None without columns.
-
-        It is drawn for the whole batch: processes that share it have the same generators.
-        """
+    def noise(self, columns: int, rows: int | None = None) -> Float[Tensor, "R C"] | None:
+        """Draw standard normal noise for the rows of a batch, or for so many; None without columns."""
         if not columns:
             return None
-        noise = torch.randn(self.drawn * self.length, columns, generator=self._generator)
-        return own_rows(noise, self.length).to(self._device)
+        count = self.drawn * self.length if rows is None else rows
+        return torch.randn(count, columns, generator=self._generator).to(self._device)
 
     def real_transitions(self) -> Transitions:
         """Draw steps for the reward signals to learn from: without padding."""
@@ -235,7 +241,7 @@ class ReplayedExperience:
     def state_dict(self) -> State:
         """Return everything; of the replay buffer, if it is saved at all, *views*."""
         return {
-            "counters": [self.step, self.updates, self.signal_updates],
+            "counters": [self.step, self.updates, self.signal_updates, self.own_step],
             "agents": [sorted(map(list, agents)) for agents in self._recent],
             "beginnings": list(self.beginnings),
             "episodes": self.episodes.state_dict(),
@@ -244,7 +250,8 @@ class ReplayedExperience:
 
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken; without a saved replay buffer, with an empty one."""
-        self.step, self.updates, self.signal_updates = state["counters"]
+        self.step, self.updates, self.signal_updates, *own = state["counters"]
+        self.own_step = float(own[0] if own else self.step)  # checkpoints of earlier releases lack it
         self._recent.clear()
         self._recent.extend({(simulator, agent) for simulator, agent in agents} for agents in state["agents"])
         self.beginnings = list(state["beginnings"])
@@ -263,10 +270,6 @@ class ReplayedExperience:
         """Return steps on the device, as reward signals see them."""
         columns = (getattr(drawn, name).to(self._device) for name in Transitions._fields[1:])
         return Transitions([part.to(self._device) for part in drawn.observations], *columns)
-
-
-def _even_weight(rows: int, device: torch.device) -> Float[Tensor, "R 1"]:
-    return torch.full((rows, 1), 1.0 / rows, device=device)
 
 
 class OffPolicyAlgorithm(Algorithm):
@@ -346,7 +349,7 @@ class OffPolicyAlgorithm(Algorithm):
         rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step)
         with self.mode():
             self.store(rollout)
-            experience.step = step
+            experience.advance(step)
             due, signals_due = experience.due()
             if not due and not signals_due:
                 return None
@@ -385,7 +388,7 @@ class OffPolicyAlgorithm(Algorithm):
         imitation: list[Float[Tensor, ""]],
         measured: list[dict[str, Float[Tensor, ""]]],
     ) -> dict[str, float]:
-        """Copy all terms from the device, at once: the mean over processes that share the steps. Return metrics.
+        """Copy all terms from the device, at once: the mean over the ranks. Return metrics.
 
         `terms` are those of the gradient steps, `imitation` the losses beside them, `measured` the measurements of the
         reward signals. Raise `Diverged` if something was not finite or exploded.
@@ -397,15 +400,16 @@ class OffPolicyAlgorithm(Algorithm):
         if self.cloning is not None:
             finite.append(self.cloning.is_finite())
         flat = torch.cat([*terms, *(torch.stack(column) for column in (*columns.values(), finite) if column)])
-        average(flat)
-        numbers = iter(flat.tolist())
+        numbers = iter(average(flat).tolist())
         table = [dict(zip(self.term_names, islice(numbers, len(row)), strict=True)) for row in terms]
         losses = {name: list(islice(numbers, len(column))) for name, column in columns.items()}
         values = [[abs(row[f"Policy/{title(name)} Value"]) for row in table] for name in self.signals.names]
         self._check(table, values, losses)
         if not all(flag == 1.0 for flag in numbers):
             invalid_signal = self.signals.invalid_signal() if self.experience.signals_learn else None
-            raise Diverged("weights by imitation" if invalid_signal is None else f"weights of {invalid_signal}")
+            if invalid_signal is not None:
+                raise Diverged(f"weights of {invalid_signal}")
+            raise Diverged("weights by imitation" if self.cloning is not None else OF_ANOTHER_RANK)
         if table:
             self._values_before = [math.fsum(sizes) / len(sizes) for sizes in values]
         self._losses_before |= {name: math.fsum(map(abs, column)) / len(column) for name, column in losses.items()}

@@ -22,11 +22,11 @@ from worker.experience.transitions import Transitions, sequences_of
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.batch import Batch, Correction
 from worker.learning.algorithms.bc import cloning_of
-from worker.learning.algorithms.numeric_check import Diverged, first_infinite
+from worker.learning.algorithms.numeric_check import OF_ANOTHER_RANK, Diverged, first_infinite
 from worker.learning.algorithms.ppo_stats import STALE_SHARE, PolicyCheck
 from worker.learning.algorithms.recurrent_critic import CriticMemories
 from worker.learning.algorithms.training_state import Changed, TrainingState
-from worker.learning.data_parallel import average
+from worker.learning.data_parallel import average, least
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.losses import approximate_kl
 from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
@@ -252,7 +252,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             ages = {"Policy/Lag": float(self.version - rollout.versions.double().mean())}
             if hyper.max_policy_lag is not None:
                 ages[STALE_SHARE] = 0.0 if fresh is None else 1.0 - float(fresh.double().mean())
-            if fresh is not None and not bool(fresh.any()):
+            if not least(1 if fresh is None else int(fresh.sum())):  # of one of the ranks
                 earned = self._episodes.add(rollout, experience.episodes.cpu().numpy())
                 return {**ages, **episode_rewards(self.signals.names, earned, extrinsic=self.sums_extrinsic)}
             estimates = {name: part.mean() for name, part in experience.estimates().items()}
@@ -261,8 +261,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
                 if not len(check):  # no step of the optimizer lies between acting and this
                     check.add_acting(log_ratio, minibatch.real, own[minibatch.steps])
                 if hyper.target_kl is not None:
-                    kl = approximate_kl(log_ratio, minibatch.real)
-                    average(kl)
+                    kl = average(approximate_kl(log_ratio, minibatch.real))
                     if float(kl) > KL_EXCESS * hyper.target_kl:  # waits for the device
                         break
                 minibatches += 1
@@ -336,11 +335,9 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
     def _adapt_rate(self, factor: Tensor, kl: float) -> None:
         """Change the learning rate by how far an update has moved the policy, `kl` nats."""
         hyper = self.config.hyperparameters
-        mean = torch.tensor(kl, dtype=torch.float64)
-        average(mean)
-        if float(mean) > 2.0 * hyper.desired_kl:
+        if kl > 2.0 * hyper.desired_kl:
             factor /= RATE_STEP
-        elif float(mean) < 0.5 * hyper.desired_kl:
+        elif kl < 0.5 * hyper.desired_kl:
             factor *= RATE_STEP
         factor.clamp_(*(limit / hyper.learning_rate for limit in RATE_LIMITS))
 
@@ -351,5 +348,6 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             first_infinite(experience.columns())
             or check.diagnosis()
             or first_infinite((f"weights of {name}", weight) for name, weight in self.model.named_parameters())
-            or Diverged("optimizer" if invalid_signal is None else f"weights of {invalid_signal}", len(check) - 1)
+            or (None if invalid_signal is None else Diverged(f"weights of {invalid_signal}", len(check) - 1))
+            or Diverged(OF_ANOTHER_RANK if bool(self.optimizer.all_finite()) else "optimizer", len(check) - 1)
         )

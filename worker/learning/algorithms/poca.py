@@ -52,12 +52,12 @@ from ludus.protocol.spec import BehaviorSpec
 from worker.experience.groups import Mates, Teams, teams_of
 from worker.experience.rollout import Rollout
 from worker.experience.transitions import Sequences, sequences_of, transitions_of
-from worker.learning.algorithms.batch import Estimates, batch_with_targets
+from worker.learning.algorithms.batch import Estimates, batch_with_targets, count_minibatches
 from worker.learning.algorithms.on_policy import VALUE_COEFFICIENT, Experience, Loss, OnPolicy, Rates
 from worker.learning.algorithms.ppo_stats import entropies
 from worker.learning.algorithms.recurrent_critic import unroll
 from worker.learning.algorithms.training_state import Changed
-from worker.learning.data_parallel import share
+from worker.learning.data_parallel import least
 from worker.learning.functional.losses import clipped_surrogate, clipped_value_loss, squared_error
 from worker.learning.functional.prediction import flat_actions
 from worker.learning.networks.actor import Actor
@@ -183,7 +183,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         pool = self.actor.encode(transitions.observations)
         taken = flat_actions(transitions.continuous, transitions.discrete, self.actor.layout.discrete_branches)
         actions = torch.cat([taken, taken.new_zeros(rollout.segments, taken.shape[1])])
-        self.critic.largest.clamp_(min=_largest(teams))
+        self.critic.largest.clamp_(min=-least(-_largest(teams)))  # that of all ranks
         sequences = sequences_of(rollout.lengths, self._length) if self._length else None
         estimates, critic_memories = self.estimate(rollout, teams, pool, actions, sequences)
         lambd = self.config.hyperparameters.lambd
@@ -264,8 +264,8 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
             drawn = drawn[experience.fresh if sequences is None else experience.fresh[sequences.first]]
         size = max(hyper.batch_size // length, 1)
         for _ in range(hyper.num_epoch):
-            order, share_size = share(drawn[torch.randperm(len(drawn), generator=self.generator)], size)
-            for part in torch.split(order, share_size)[: max(len(order) // share_size, 1)]:
+            order = drawn[torch.randperm(len(drawn), generator=self.generator)]
+            for part in torch.split(order, size)[: count_minibatches(len(order), size)]:
                 yield minibatch_of(experience, part)
 
     def values_and_baselines(

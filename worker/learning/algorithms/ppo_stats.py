@@ -42,6 +42,7 @@ from torch import Tensor
 
 from worker.learning.algorithms.batch import Batch
 from worker.learning.algorithms.numeric_check import Diverged, NumericCheck
+from worker.learning.data_parallel import average
 from worker.learning.functional.distributions import JointDistribution, gaussian_entropy
 from worker.learning.functional.losses import approximate_kl, clip_fraction, mean_of_rows
 from worker.learning.functional.returns import explained_variance
@@ -103,7 +104,7 @@ class PolicyCheck(NumericCheck):
         finite: Bool[Tensor, ""],
         episodes: Float[Tensor, "B S"],
     ) -> Measured | None:
-        """Copy everything from the device, once. None if something was not finite or exploded.
+        """Copy everything from the device, once. None if something was not finite or exploded, in any rank.
 
         `names` are those of the signals, `finite` is about all weights, `episodes` is each segment's sum of rewards.
         """
@@ -119,9 +120,9 @@ class PolicyCheck(NumericCheck):
         }
         metrics = dict(zip(value_estimates(names), batch.values.mean(0).unbind(), strict=True)) | metrics
         valid = self.is_valid() & finite & kl.isfinite()
-        scalars = torch.stack([valid.float(), *metrics.values()]).double()
+        scalars = average(torch.stack([valid.float(), *metrics.values()]).double())
         copied = torch.cat([scalars, episodes.reshape(-1)]).cpu().numpy()
-        if not copied[0]:
+        if copied[0] < 1.0:
             return None
         numbers, sums = copied[1 : len(scalars)].tolist(), copied[len(scalars) :]
         measured = dict(zip(metrics, numbers, strict=True))

@@ -47,8 +47,8 @@ Deviations from ML-Agents, on purpose:
  l. Beyond a termination, signals that ignore it expect the mean target value of the latest `BEGINNINGS` beginnings of
     episodes (ADR 7). ML-Agents takes that of the terminal observation, which no step begins in and nothing corrects.
 
-What it does not do: collect, count steps, write files, decide when to stop. Guards, and updates that several processes
-share, are in `off_policy`. Dimensions as in `worker.learning.functional`; `R` rows of a batch, `K` outputs of a
+What it does not do: collect, count steps, write files, decide when to stop. Guards, and what ranks that learn as one
+exchange, are in `off_policy`. Dimensions as in `worker.learning.functional`; `R` rows of a batch, `K` outputs of a
 Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
 """
 
@@ -143,7 +143,7 @@ class SAC(OffPolicyAlgorithm):
                 torch.autograd.backward([loss])
         self.optimizer.step(learning_rate)
         model.critics.track(self.config.hyperparameters.tau)
-        # Behind the step the gradients are those that all processes share.
+        # Behind the step the gradients are the means over all ranks.
         norms = [torch.linalg.vector_norm(part) for part in (self._actor_gradient, self._critic_gradient)]
         return terms.joined(*norms)
 

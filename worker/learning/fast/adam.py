@@ -83,7 +83,7 @@ class FlatAdam:
         """Descend the gradient; return its Euclidean norm, that of all groups together.
 
         `learning_rate` is one for all, or one for each group. A gradient longer than `max_norm` is first scaled to that
-        length (Pascanu et al. 2013). Where several processes share the update, the gradient becomes their mean first.
+        length (Pascanu et al. 2013). Where several ranks learn as one, the gradient becomes the mean of theirs first.
         """
         average(self.gradient)
         norm: Tensor = torch.linalg.vector_norm(self.gradient)

@@ -25,6 +25,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from worker.learning.data_parallel import mean_over_ranks, total
+
 
 def generalized_advantages(
     rewards: Float[Tensor, "N S"],
@@ -68,10 +70,9 @@ def beyond_termination(
     The value of the terminal observation itself would do harm: no step begins there, so it is never learned, and what
     it is wrong by is what all values before it are pulled to, and it with them. Without beginnings nothing changes.
     """
-    if not len(beginnings):
-        return bootstrap
-    replaced = terminated.to(bootstrap.device).unsqueeze(1) & ignores_termination  # (B, S)
-    return torch.where(replaced, beginnings.mean(0), bootstrap)
+    mean = mean_over_ranks(beginnings)  # (S,), NaN without beginnings
+    replaced = terminated.to(bootstrap.device).unsqueeze(1) & ignores_termination & ~mean.isnan()  # (B, S)
+    return torch.where(replaced, mean, bootstrap)
 
 
 def _reverse_recurrence(
@@ -95,16 +96,16 @@ def _reverse_recurrence(
 def normalized(
     advantages: Float[Tensor, " N"], epsilon: float = 1e-10, weights: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, " N"]:
-    """Shift and scale to mean 0 and standard deviation 1 over the whole buffer. A constant becomes 0.
+    """Shift and scale to mean 0 and standard deviation 1 over the whole buffer, those of all ranks together.
 
-    With `weights` (V-trace's `rho`) each step counts by its weight in both.
+    A constant becomes 0. With `weights` (V-trace's `rho`) each step counts by its weight in both.
     """
     if weights is not None:
-        share = weights / weights.sum().clamp(min=1e-20)
-        centred = advantages - torch.dot(share, advantages)
-        return centred / (torch.dot(share, centred.square()).sqrt() + epsilon)
-    centred = advantages - advantages.mean()
-    return centred / (centred.square().mean().sqrt() + epsilon)
+        share = weights / total(weights.sum()).clamp(min=1e-20)
+        centred = advantages - total(torch.dot(share, advantages))
+        return centred / (total(torch.dot(share, centred.square())).sqrt() + epsilon)
+    centred = advantages - mean_over_ranks(advantages)
+    return centred / (mean_over_ranks(centred.square()).sqrt() + epsilon)
 
 
 def explained_variance(predictions: Float[Tensor, "N S"], targets: Float[Tensor, "N S"]) -> Float[Tensor, ""]:

@@ -75,12 +75,12 @@ class NetworkBody(nn.Module):
         return encoded + [observations[index] for index in indices]
 
     @torch.no_grad()
-    def update_normalizer(self, observations: list[Tensor], *, shared: bool = False) -> None:
-        """Add raw observations to the running statistics, if there are any; `shared` as for `Normalizer.merge`."""
+    def update_normalizer(self, observations: list[Tensor]) -> None:
+        """Add raw observations to the running statistics, if there are any."""
         if self.normalizer is not None:
             vectors = self._joined(observations)
             assert vectors is not None
-            self.normalizer.merge(vectors, shared=shared)
+            self.normalizer.merge(vectors)
 
     def forward(
         self,

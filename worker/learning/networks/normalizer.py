@@ -43,21 +43,11 @@ class Normalizer(nn.Module):
         self.count.fill_(1.0)
 
     @torch.no_grad()
-    def merge(self, observations: Float[Tensor, "B O"], *, shared: bool = False) -> None:
-        """Add a batch of raw observations to the statistics.
-
-        `shared`: it is this process's part of a batch, and the statistics become those of all of it, in all processes.
-        """
+    def merge(self, observations: Float[Tensor, "B O"]) -> None:
+        """Add a batch of raw observations to the statistics; where several ranks learn as one, the batches of all."""
         deviations = observations.double() - self.mean  # from the old mean
-        rows, sums = torch.full_like(self.count, len(observations)), deviations.sum(0)
-        if shared:
-            total(rows)
-            total(sums)
-        count = self.count + rows
-        shift = sums / count
-        squares = ((deviations - shift) * deviations).sum(0)
-        if shared:
-            total(squares)
-        self.squares += squares
+        count = self.count + total(torch.full_like(self.count, len(observations)))
+        shift = total(deviations.sum(0)) / count
+        self.squares += total(((deviations - shift) * deviations).sum(0))
         self.mean += shift
         self.count.copy_(count)

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from worker.learning.data_parallel import mean_over_ranks
+
 RATE = 0.1
 """How far statistics move to those of an update, once there were enough of them."""
 LEAST_DEVIATION = 1e-4
@@ -55,8 +57,8 @@ class ValueNormalizer(nn.Module):
         mean, deviation = self.mean.clone(), self.deviation()
         rate = (1.0 / (self.updates + 1.0)).clamp(min=RATE)
         doubles = torch.cat([returns, values]).double()
-        self.mean += rate * (doubles.mean(0) - self.mean)
-        self.square += rate * (doubles.square().mean(0) - self.square)
+        self.mean += rate * (mean_over_ranks(doubles) - self.mean)
+        self.square += rate * (mean_over_ranks(doubles.square()) - self.square)
         self.updates += 1.0
         now = self.deviation()
         heads.weight.mul_((deviation / now).float().unsqueeze(1))

@@ -11,7 +11,7 @@ boards, one-hot vectors, counters. Two observations are the same where all their
 Details:
  1. PPO and POCA learn from a step once per epoch, and a step counts each time. That scales all counts alike.
  2. Returns go on beyond termination, as those of curiosity and RND do.
- 3. Where several processes learn as one, each counts the observations of all.
+ 3. Where several ranks learn as one, each counts the observations of all.
 
 Dimensions: `B` rows, `T` places of the table.
 """
@@ -54,9 +54,7 @@ class NoveltyReward(RewardSignal):
     @torch.no_grad()
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Count the observations of some steps."""
-        visits = torch.bincount(self._places(transitions), minlength=len(self._counts))
-        total(visits)
-        self._counts += visits
+        self._counts += total(torch.bincount(self._places(transitions), minlength=len(self._counts)))
         return {"Policy/Novelty Places": (self._counts > 0).float().sum()}
 
     def _places(self, transitions: Transitions) -> Int[Tensor, " N"]:

@@ -59,24 +59,37 @@ class DeterministicActorCritic(nn.Module):
     """The policy, two Q networks, and the targets of all three."""
 
     def __init__(
-        self, spec: BehaviorSpec, settings: NetworkSettings, signals: int, *, head: str, generator: torch.Generator
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        signals: int,
+        *,
+        head: str,
+        generator: torch.Generator,
+        critic_settings: NetworkSettings | None = None,
     ) -> None:
-        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        """`critic_settings` are those of the policy by default. Raise `UnsupportedSpec` where there is no network for
+        this behavior.
+        """
         super().__init__()
         self.actor = Actor(spec, settings, generator, head=head)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(requires_grad=False)
         self.target_actor.body.normalizer = None  # what the actor has encoded is normalised
-        self.critics = ActionValues(spec, settings, signals, generator, count=2)
+        self.critics = ActionValues(spec, critic_settings or settings, signals, generator, count=2)
 
     def target_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the targets."""
         return [*self.target_actor.parameters(), *self.critics.targets.parameters()]
 
     @torch.no_grad()
-    def target_values(self, encoded: Encoded, noise: Tensor | float) -> Float[Tensor, "R S"]:
-        """Return the smaller Q of the target policy's actions with noise on them."""
+    def target_actions(self, encoded: Encoded, noise: Tensor | float) -> Float[Tensor, "R C"]:
+        """Return the target policy's actions with noise on them."""
         head, _ = self.target_actor(encoded)
-        actions = (self.target_actor.parts(head).means + noise).clamp(-1.0, 1.0)
+        return (self.target_actor.parts(head).means + noise).clamp(-1.0, 1.0)
+
+    @torch.no_grad()
+    def target_values(self, encoded: Encoded, actions: Float[Tensor, "R C"]) -> Float[Tensor, "R S"]:
+        """Return the smaller Q of the targets."""
         return self.critics.target_q(encoded, actions).squeeze(3).amin(0)
 
     @torch.no_grad()
@@ -201,8 +214,10 @@ class TD3(OffPolicyAlgorithm):
         drawn = experience.noise(batch.continuous.shape[1])
         assert drawn is not None, "there are columns"
         noise = (drawn * hyper.target_noise).clamp(-hyper.target_noise_clip, hyper.target_noise_clip)
-        following = self.model.target_values(batch.following, noise)
+        model = self.model
+        following = model.target_values(batch.following, model.target_actions(batch.following, noise))
         if not experience.ignores_end:
             return following
-        beginnings = self.model.target_values(experience.encoded_beginnings(), 0.0)
+        first = experience.encoded_beginnings()
+        beginnings = model.target_values(first, model.target_actions(first, 0.0))
         return beyond_termination(following, batch.terminated, beginnings, self.signals.ignores_termination)

@@ -143,7 +143,7 @@ class TQC(OffPolicyAlgorithm):
         alpha = self.log_coefficient.detach().exp()
         self.optimizer.step(learning_rate)
         self.critics.track(self.config.hyperparameters.tau)
-        # Behind the step the gradients are those that all processes share.
+        # Behind the step the gradients are the means over all ranks.
         norms = [torch.linalg.vector_norm(part) for part in (self._actor_gradient, self._critic_gradient)]
         terms = (loss.policy.detach(), loss.value.detach(), *norms, loss.entropy, alpha)
         return torch.cat([torch.stack(terms), loss.values])
@@ -170,7 +170,7 @@ class TQC(OffPolicyAlgorithm):
         """Return what the quantiles of each step are compared with: `y_j`, in ascending order."""
         following = self.following_quantiles(batch.following)
         if self.experience.ignores_end:
-            beginnings = self.following_quantiles(self.experience.encoded_beginnings(), is_batch=False)
+            beginnings = self.following_quantiles(self.experience.encoded_beginnings())
             flat = beyond_termination(
                 following.flatten(1),
                 batch.terminated,
@@ -181,27 +181,21 @@ class TQC(OffPolicyAlgorithm):
         return batch.rewards.unsqueeze(2) + batch.discounts.unsqueeze(2) * following
 
     @torch.no_grad()
-    def following_quantiles(self, encoded: Encoded, *, is_batch: bool = True) -> Float[Tensor, "R S J"]:
-        """Return the quantiles that the targets expect of an action of the policy, with the bonus of its entropy.
-
-        `is_batch` tells rows of a batch, which processes share, from others, which all have.
-        """
+    def following_quantiles(self, encoded: Encoded) -> Float[Tensor, "R S J"]:
+        """Return the quantiles that the targets expect of an action of the policy, with the bonus of its entropy."""
         hyper = self.config.hyperparameters
-        squashed = self._act(encoded, is_batch=is_batch)
+        squashed = self._act(encoded)
         quantiles = self.critics.target_q(encoded, squashed.action)  # (N, R, S, K)
         pooled = quantiles.permute(1, 2, 0, 3).flatten(2).sort(2).values
         kept = max(pooled.shape[2] - round(hyper.critics * hyper.dropped_quantiles), 1)
         bonus = self.log_coefficient.exp() * squashed.log_prob
         return pooled[..., :kept] - bonus.view(-1, 1, 1)
 
-    def _act(self, encoded: Encoded, *, is_batch: bool = True) -> Squashed:
+    def _act(self, encoded: Encoded) -> Squashed:
         """Draw an action of the policy for each row."""
         head, _ = self.actor(encoded)
-        if is_batch:
-            noise = self.experience.noise(self.columns)
-            assert noise is not None, "there are columns"
-        else:
-            noise = torch.randn(len(head), self.columns, generator=self.generator).to(head.device)
+        noise = self.experience.noise(self.columns, len(head))
+        assert noise is not None, "there are columns"
         return draw_squashed(head[:, : self.columns], head[:, self.columns :], noise)
 
 

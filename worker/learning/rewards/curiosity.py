@@ -29,7 +29,6 @@ from torch import Tensor, nn
 from ludus.config.rewards import CuriosityConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.transitions import Transitions
-from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import action_error, flat_actions, squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import kaiming_dense, xavier_dense
@@ -101,10 +100,10 @@ class CuriosityReward(TrainedSignal[CuriosityNetworks]):
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train the features and both models by one step."""
-        self.network.features.update_normalizer(observed(transitions, transitions.index), shared=True)
+        self.network.features.update_normalizer(observed(transitions, transitions.index))
         with torch.enable_grad():
             forward, inverse = (error.mean() for error in self.network(transitions))
             loss = LOSS_FACTOR * (FORWARD_SHARE * forward + (1.0 - FORWARD_SHARE) * inverse)
-            self.descend(loss, shard(transitions.steps))
+            self.descend(loss)
         self.network.updated.fill_(1.0)
         return {"Losses/Curiosity Forward Loss": forward.detach(), "Losses/Curiosity Inverse Loss": inverse.detach()}

@@ -14,6 +14,7 @@ from torch import Tensor
 from ludus.collector.segments import SegmentEnd
 from worker.experience.rollout import Rollout
 from worker.experience.state import State
+from worker.learning.data_parallel import mean_over_ranks
 from worker.learning.rewards.signals import title
 
 MOST_AGENTS = 1 << 16
@@ -70,11 +71,12 @@ class EpisodeReturns:
 
 
 def episode_rewards(names: Sequence[str], earned: NDArray[np.float64], *, extrinsic: bool = False) -> dict[str, float]:
-    """Return the mean over episodes (F, S) for each signal; nothing without an episode.
+    """Return the mean over episodes (F, S), those of all ranks, for each signal; nothing without an episode.
 
     The game's own rewards are measured where they are played; `extrinsic` counts them here, too.
     """
-    if not len(earned):
+    earned_mean = mean_over_ranks(torch.from_numpy(earned))  # (S,), NaN without an episode
+    if bool(earned_mean.isnan().any()):
         return {}
-    means = zip(names, earned.mean(0).tolist(), strict=True)
+    means = zip(names, earned_mean.tolist(), strict=True)
     return {f"Policy/{title(name)} Reward": mean for name, mean in means if extrinsic or name != "extrinsic"}

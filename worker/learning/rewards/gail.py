@@ -44,7 +44,7 @@ from ludus.config.rewards import GAILConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.state import State
 from worker.experience.transitions import Transitions
-from worker.learning.data_parallel import Shard, average, shard
+from worker.learning.data_parallel import average
 from worker.learning.functional.adversarial import (
     bottleneck_information,
     discriminator_loss,
@@ -159,21 +159,19 @@ class GAILReward(TrainedSignal[Discriminator]):
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train the discriminator by one step, on as many demonstrated steps as there are steps of the policy."""
         network = self.network
-        part = shard(transitions.steps)
-        drawn = self._expert.sample(part.total, self._draws)
-        demonstrated = Transitions(drawn.observations, *(part.of(column) for column in drawn[1:]))
-        network.body.update_normalizer(observed(demonstrated, demonstrated.index), shared=True)
+        demonstrated = self._expert.sample(transitions.steps, self._draws)
+        network.body.update_normalizer(observed(demonstrated, demonstrated.index))
         expert_inputs, policy_inputs = network.inputs(demonstrated), network.inputs(transitions)
         with torch.enable_grad():
-            expert = network(expert_inputs, self._bottleneck_noise(part))
-            policy = network(policy_inputs, self._bottleneck_noise(part))
+            expert = network(expert_inputs, self._bottleneck_noise(transitions.steps))
+            policy = network(policy_inputs, self._bottleneck_noise(transitions.steps))
             telling = discriminator_loss(expert.logit, policy.logit)
-            penalty = PENALTY * self.penalty(expert_inputs, policy_inputs, part)
+            penalty = PENALTY * self.penalty(expert_inputs, policy_inputs)
             loss = telling + penalty
             if self._vail:
                 information = bottleneck_information(expert.mean, policy.mean, network.sigma)
                 loss = loss + network.beta * (information - BOUND)
-            self.descend(loss, part)
+            self.descend(loss)
         measured = {
             f"Losses/{self._label} Loss": telling.detach(),
             f"Policy/{self._label} Policy Estimate": policy.logit.detach().sigmoid().mean(),
@@ -181,8 +179,7 @@ class GAILReward(TrainedSignal[Discriminator]):
             f"Policy/{self._label} Grad Mag Loss": penalty.detach(),
         }
         if self._vail:
-            passed = information.detach() * part.weight
-            average(passed)  # where several processes share the update, they keep one price
+            passed = average(information.detach())  # ranks that learn as one keep one price
             network.beta.copy_(next_beta(network.beta, passed, BOUND, BETA_RATE))
             measured[f"Policy/{self._label} Beta"] = network.beta.clone()
             measured[f"Losses/{self._label} KL Loss"] = passed
@@ -203,16 +200,16 @@ class GAILReward(TrainedSignal[Discriminator]):
         else:  # of a CPU's generator on a GPU, or the other way round: a new sequence, the same whenever it is resumed
             self._noise.manual_seed(int.from_bytes(hashlib.sha256(noise.numpy().tobytes()).digest()[:4]))
 
-    def _bottleneck_noise(self, part: Shard) -> Float[Tensor, "B Z"] | None:
+    def _bottleneck_noise(self, rows: int) -> Float[Tensor, "B Z"] | None:
         if not self._vail:
             return None
-        return part.of(torch.randn((part.total, BOTTLENECK), generator=self._noise, device=self._noise.device))
+        return torch.randn((rows, BOTTLENECK), generator=self._noise, device=self._noise.device)
 
-    def penalty(self, expert: list[Tensor], policy: list[Tensor], part: Shard) -> Float[Tensor, ""]:
+    def penalty(self, expert: list[Tensor], policy: list[Tensor]) -> Float[Tensor, ""]:
         """Return the gradient penalty at points between expert and policy, without its weight."""
         between = []
         for shown, acted in zip(expert, policy, strict=True):
-            weight = torch.rand((part.total, *shown.shape[1:]), generator=self._noise, device=shown.device)
-            between.append(torch.lerp(acted, shown, part.of(weight)).requires_grad_())
-        estimate = self.network(between, self._bottleneck_noise(part)).logit.sigmoid().sum()
+            weight = torch.rand(shown.shape, generator=self._noise, device=shown.device)
+            between.append(torch.lerp(acted, shown, weight).requires_grad_())
+        estimate = self.network(between, self._bottleneck_noise(len(between[0]))).logit.sigmoid().sum()
         return gradient_penalty(torch.autograd.grad(estimate, between, create_graph=True))

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from ludus.config.rewards import RNDConfig
 from ludus.protocol.spec import BehaviorSpec
 from worker.experience.transitions import Transitions
-from worker.learning.data_parallel import shard
 from worker.learning.functional.prediction import squared_distance
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.encoder import Encoded
@@ -59,8 +58,8 @@ class RNDReward(TrainedSignal[RNDNetworks]):
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train the predictor by one step."""
         observations = observed(transitions, transitions.index)
-        self.network.target.update_normalizer(observations, shared=True)
+        self.network.target.update_normalizer(observations)
         with torch.enable_grad():
             loss = self.network(self.network.target.encode(observations)).mean()
-            self.descend(loss, shard(transitions.steps))
+            self.descend(loss)
         return {"Losses/RND Loss": loss.detach()}

@@ -12,7 +12,6 @@ from ludus.config.network import NetworkSettings
 from worker.experience.state import State
 from worker.experience.transitions import Transitions
 from worker.learning.algorithms.training_state import Changed, Stored, load_states, states_of
-from worker.learning.data_parallel import Shard
 from worker.learning.fast.adam import FlatAdam
 
 N = TypeVar("N", bound=nn.Module)
@@ -62,10 +61,10 @@ class TrainedSignal(RewardSignal, Generic[N]):
         self.stored = {"model": network, "optimizer": self.optimizer}
         self.changed = [self.optimizer, *network.buffers()]
 
-    def descend(self, loss: Float[Tensor, ""], part: Shard) -> None:
-        """Take one step down the gradient of a loss that has a graph; it is the mean over this process's part."""
+    def descend(self, loss: Float[Tensor, ""]) -> None:
+        """Take one step down the gradient of a loss that has a graph."""
         self.optimizer.zero_gradient()
-        torch.autograd.backward([loss * part.weight], inputs=self.optimizer.parameters)
+        torch.autograd.backward([loss], inputs=self.optimizer.parameters)
         self.optimizer.step(self.learning_rate)
 
     def is_finite(self) -> Bool[Tensor, ""]:

@@ -7,7 +7,7 @@ from ludus.play.checks.facts import Fact
 from ludus.schemas import Finding
 from worker.trainer.attempt import Attempt
 from worker.trainer.checkpoint import behavior_states
-from worker.trainer.clone import CloneLearner
+from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.health.checks import from_configuration
 from worker.trainer.health.monitor import HealthMonitor
 from worker.trainer.learner import BehaviorLearner
@@ -70,5 +70,5 @@ class HealthReports:
             monitor = self.monitor(name)
             if monitor is not None:
                 yield from ((name, fact) for fact in monitor.facts)
-            elif isinstance(learner, CloneLearner):
+            elif isinstance(learner, DemonstratedLearner):
                 yield from ((name, fact) for fact in from_configuration(learner.config))

@@ -64,7 +64,7 @@ def test_the_smaller_target_counts() -> None:
     td3 = make_td3()
     fix_targets(td3, (3.0, 2.0))
 
-    assert td3.model.target_values([torch.ones(1, 1)], 0.0).tolist() == [[2.0]]
+    assert td3.model.target_values([torch.ones(1, 1)], torch.zeros(1, 1)).tolist() == [[2.0]]
 
 
 def test_the_target_policys_action_has_clipped_noise_and_stays_in_its_range() -> None:

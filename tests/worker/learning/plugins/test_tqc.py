@@ -77,7 +77,7 @@ def test_the_target_drops_the_largest_quantiles_of_all_critics_and_adds_the_bonu
     tqc = make_tqc(critics=2, quantiles=3, dropped_quantiles=1, init_entcoef=0.1)
     fix(tqc.critics._targets, [[1.0, 9.0, 5.0], [2.0, 3.0, 4.0]])
     noise = torch.zeros(16, 1)
-    tqc.experience.noise = lambda _: noise
+    tqc.experience.noise = lambda *_: noise
     with torch.no_grad():  # an action of 0 whose sigma is 1: log pi = -log(2 pi) / 2
         tqc.actor.head.weight.zero_()
         tqc.actor.head.bias.zero_()
@@ -123,7 +123,7 @@ def test_losses_have_no_weight_in_common() -> None:
 def test_the_policy_ascends_the_mean_of_all_quantiles_with_its_entropy() -> None:
     tqc = make_tqc(critics=2, quantiles=2, dropped_quantiles=1, init_entcoef=0.1)
     fix(tqc.critics._networks, [[1.0, 2.0], [3.0, 6.0]])
-    tqc.experience.noise = lambda _: torch.zeros(16, 1)
+    tqc.experience.noise = lambda *_: torch.zeros(16, 1)
     with torch.no_grad():
         tqc.actor.head.weight.zero_()
         tqc.actor.head.bias.zero_()

@@ -10,7 +10,6 @@ from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.rewards.steps import CPU, Expert, normals, random_transitions, single_steps
 from tests.worker.rollouts import make_spec
 from worker.experience.transitions import Transitions
-from worker.learning.data_parallel import shard
 from worker.learning.rewards.gail import BOTTLENECK, GAILReward
 
 SPEC = make_spec(observations=(2,), continuous=1)
@@ -131,7 +130,7 @@ def test_gradient_penalty_is_on_all_inputs() -> None:
     gail.network.forward = linear  # type: ignore[method-assign]
     inputs = gail.network.inputs(steps)
     with torch.enable_grad():
-        penalty = gail.penalty(inputs, inputs, shard(steps.steps))
+        penalty = gail.penalty(inputs, inputs)
 
     # 2 numbers of the vector, 16 pixels, 1 column and the flag: 20 slopes of 1 each, |w| = sqrt(20).
     estimate = seen[0].sigmoid()

@@ -15,7 +15,7 @@ from ludus.config.trainer import ReinforcementConfig
 from ludus.protocol.spec import ActionSpec, BehaviorSpec, ObservationSpec
 from ludus.sdk import Actions, StepBuilder
 from tests.worker.trainer.conftest import StartTrainer
-from tests.worker.trainer.test_clone import Echo
+from tests.worker.trainer.test_demonstrated import Echo
 from worker.trainer.health.divergence import CALM, Divergence, LimitCrossed
 
 CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)

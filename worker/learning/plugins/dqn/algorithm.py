@@ -63,7 +63,6 @@ from worker.experience.priorities import Priorities
 from worker.experience.rollout import Rollout
 from worker.experience.state import State
 from worker.learning.algorithms.off_policy import OffPolicyAlgorithm, ReplayedExperience
-from worker.learning.data_parallel import own_rows, total
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds, masked_logits
 from worker.learning.functional.returns import beyond_termination
@@ -180,14 +179,7 @@ class DQN(OffPolicyAlgorithm):
         if int(self._steps) % hyper.target_update_interval == 0:
             self.model.track(hyper.tau)
         if self.priorities is not None:
-            # The priorities of all drawn rows, by the errors that each process has of its own.
-            table = torch.zeros(2, len(batch.rows))
-            sums, counts = table
-            places = own_rows(torch.arange(len(batch.rows)))
-            sums[places], counts[places] = errors.cpu(), 1.0
-            total(table)
-            measured = counts > 0.0
-            self.priorities.update(batch.rows[measured].numpy(), (sums / counts)[measured].numpy())
+            self.priorities.update(batch.rows.numpy(), errors.cpu().numpy())
         return torch.cat([torch.stack((loss.detach(), norm, errors.mean())), values])
 
     def loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, " Q"], Float[Tensor, " S"]]:
@@ -253,7 +245,7 @@ class DQN(OffPolicyAlgorithm):
             returns=returns,
             discounts=discounts * goes_on,
             terminated=terminated,
-            weights=own_rows(weights).to(self.device) / count,
+            weights=weights.to(self.device) / count,
             rows=rows,
         )
 

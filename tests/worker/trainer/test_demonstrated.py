@@ -18,8 +18,8 @@ from tests.ludus.demonstrations.shown import make_demonstration
 from tests.worker.learners import RecordingCollection, ended_episodes
 from tests.worker.rollouts import make_spec
 from tests.worker.trainer.conftest import StartTrainer, points_of
-from worker.learning.build import Demonstrations, build_clone
-from worker.trainer.clone import CloneLearner
+from worker.learning.build import Demonstrations, build_demonstrated
+from worker.trainer.demonstrated import DemonstratedLearner
 from worker.trainer.recorder import EVALUATION_REWARD, Recorder
 
 SPEC = BehaviorSpec("Echo", (ObservationSpec((1,)),), ActionSpec(discrete_branches=(2,)))
@@ -189,8 +189,8 @@ class World:
             }
         )
         paths = Demonstrations({DEMONSTRATION: show(folder / "shown.npz")})
-        algorithm, spec, shown = build_clone(config, "Echo", torch.device("cpu"), 1, paths)
-        self.learner = CloneLearner(
+        algorithm, spec, shown = build_demonstrated(config, "Echo", torch.device("cpu"), 1, paths)
+        self.learner = DemonstratedLearner(
             spec,
             algorithm,
             shown,

@@ -1,6 +1,6 @@
-"""A behavior that only imitates demonstrations: it learns with or without simulators.
+"""A behavior that learns from demonstrations alone, with or without simulators.
 
-Its networks fit the demonstrations. Simulators that connect play it all the time; when a multiple of
+Simulators that connect play it all the time; when a multiple of
 `evaluation_interval` (or the end) is reached, learning waits until `evaluation_episodes` episodes of the weights of
 that step have ended, from their first decision on: the same configuration gives the same learning, and evaluations of
 exact steps. It waits as long for a simulator as any run does (`simulators.startup_grace_seconds` until the first one
@@ -20,16 +20,15 @@ import torch
 
 from ludus.collector.arena import Arena
 from ludus.collector.commands import PolicySpec
-from ludus.config.behavior import CloneConfig
 from ludus.config.run import SimulatorsConfig
-from ludus.config.trainer import TrainerConfig
+from ludus.config.trainer import DemonstratedConfig, TrainerConfig
 from ludus.demonstrations import check_fit
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel
 from worker.collectors.events import EpisodesEnded
 from worker.collectors.pool import CollectorPool
 from worker.experience.demonstrations import DemonstrationBuffer
-from worker.learning.algorithms.bc import Cloning
+from worker.learning.algorithms.algorithm import DemonstratedAlgorithm
 from worker.onnx.export import exporter
 from worker.onnx.graph import acting_graph
 from worker.trainer.learner import SAMPLE_ROWS, BaseLearner, next_multiple
@@ -56,13 +55,13 @@ class Evaluation:
     lengths: list[int] = field(default_factory=list)
 
 
-class CloneLearner(BaseLearner):
+class DemonstratedLearner(BaseLearner):
     """Learns one behavior from demonstrations, in chunks, and has simulators evaluate it."""
 
     def __init__(
         self,
         spec: BehaviorSpec,
-        algorithm: Cloning,
+        algorithm: DemonstratedAlgorithm,
         demonstrations: DemonstrationBuffer,
         recorder: Recorder,
         collectors: CollectorPool,
@@ -76,8 +75,8 @@ class CloneLearner(BaseLearner):
         `report(event, message)` reports an evaluation that waits, or that is left out.
         """
         super().__init__(algorithm.config, spec, algorithm, recorder, collectors)
-        self.config: CloneConfig = algorithm.config
-        self.algorithm: Cloning = algorithm
+        self.config: DemonstratedConfig = algorithm.config
+        self.algorithm: DemonstratedAlgorithm = algorithm
         self._demonstrations = demonstrations
         self._simulators = simulators
         self._is_played = is_played
@@ -184,7 +183,7 @@ class CloneLearner(BaseLearner):
 
     def reconfigure(self, config: TrainerConfig) -> bool:
         """Go on with another section of the configuration from the next chunk of gradient steps on."""
-        assert isinstance(config, CloneConfig), "the trainer of a behavior never changes"
+        assert isinstance(config, DemonstratedConfig), "the trainer of a behavior never changes"
         self.config = config
         self.algorithm.reconfigure(config)
         self.checkpointed()

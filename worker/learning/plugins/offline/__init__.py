@@ -1,0 +1,1 @@
+"""Offline reinforcement learning: IQL and ReBRAC, from demonstrations alone or on with simulators."""
