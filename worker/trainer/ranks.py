@@ -61,6 +61,8 @@ from worker.trainer.compilation import BackgroundCompilation, bf16_pictures
 log = structlog.get_logger()
 
 BEAT_SECONDS = 1.0
+LOAD_SECONDS = 180.0
+"""How long a process may take until it is ready to meet the others."""
 END_SECONDS = 5.0
 EXIT_SECONDS = 1.0
 """How long the end of a process may follow behind the failure that it makes in the others."""
@@ -172,12 +174,21 @@ class Ranks:
         arguments = [str(file), str(count), str(device), str(timeout), str(int(bf16)), str(torch.get_num_threads())]
         self._peers = [_Peer(rank, arguments, timeout) for rank in range(1, count)]
         os.environ.update(_environment())
+        if not all(peer.connection.poll(LOAD_SECONDS) for peer in self._peers):
+            self.close()
+            raise RankLost(f"a rank has not loaded torch within {LOAD_SECONDS:g} s: this machine is too busy")
         try:
+            for peer in self._peers:
+                peer.connection.recv_bytes()
+            for peer in self._peers:
+                peer.connection.send_bytes(BEAT)
             join(file, 0, count, device, timeout)
-        except RuntimeError as error:
-            lost = self._lost(f"the ranks did not meet within {timeout:g} s: {error}")
+        except (RuntimeError, EOFError, OSError) as error:
+            lost = self._lost(f"the ranks did not meet: {error}")
             self.close()
             raise lost from error
+        for peer in self._peers:
+            peer.heard = time.monotonic()
 
     def build(self, order: Build, arena: Arena) -> None:
         """Build a behavior in the others. Raises `RankLost`, as all methods here do."""
@@ -393,8 +404,14 @@ def main(arguments: list[str]) -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for rank 0
     torch.set_num_threads(int(threads))
+    connection = Connection(int(descriptor))
+    try:
+        connection.send_bytes(BEAT)
+        connection.recv_bytes()  # all are loaded: from now on a wait counts as one for a rank that is lost
+    except (EOFError, OSError):
+        return  # rank 0 has ended
     own = join(Path(file), int(rank), int(ranks), torch.device(device), float(timeout))
-    server = _Server(Connection(int(descriptor)), int(rank), own)
+    server = _Server(connection, int(rank), own)
     try:
         with bf16_pictures(bool(int(bf16))):
             server.serve()

@@ -80,7 +80,7 @@ class Alone:
     def played_by(
         self, game: Simulation, note: Callable[[dict[str, Any]], None] = lambda message: None
     ) -> list[dict[str, Any]]:
-        """Let a game play with each collector; return what it tells, to its last word."""
+        """Let a game play with the first collector, and copies of it with others; return all messages."""
 
         def play(game: Simulation, address: str) -> None:
             with suppress(SimulatorError):
@@ -91,9 +91,9 @@ class Alone:
         for message in self.reports():
             messages.append(message)
             if message["type"] == "listening" and not players:
-                for endpoint in message["endpoints"]:
-                    arguments = (copy.deepcopy(game), endpoint["address"])
-                    players.append(threading.Thread(target=play, args=arguments, daemon=True))
+                games = [game, *(copy.deepcopy(game) for _ in message["endpoints"][1:])]
+                for own, endpoint in zip(games, message["endpoints"], strict=True):
+                    players.append(threading.Thread(target=play, args=(own, endpoint["address"]), daemon=True))
                     players[-1].start()
             note(message)
         for player in players:
