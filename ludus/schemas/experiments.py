@@ -21,7 +21,7 @@ class ExperimentState(StrEnum):
     FINISHED = "FINISHED"
     """Its budget is used up, every setting was tried, or a user stopped it. More budget lets it go on."""
     FAILED = "FAILED"
-    """It cannot go on by itself; `detail` says why. `:resume` tries again."""
+    """It cannot go on by itself; `detail` says why. Its runs are paused. `:resume` tries again."""
 
 
 class TrialState(StrEnum):
@@ -94,7 +94,7 @@ class Experiment(FrozenRecord):
     description: str
     state: ExperimentState
     detail: str = ""
-    """Why it is in this state; empty while it runs."""
+    """Why it is in this state; while it runs: what holds it up, empty if nothing does."""
     spec: JsonObject
     """Parameters, sampler, seeds, objective and budget, with every default filled in."""
     config: JsonObject

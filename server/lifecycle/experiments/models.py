@@ -25,7 +25,7 @@ class Experiment(Owned, Base):
     state: Mapped[str] = mapped_column(String(16))
     """`ludus.schemas.experiments.ExperimentState`."""
     detail: Mapped[str] = mapped_column(Text, default="")
-    """Why it is in this state, as a sentence for people; empty while it runs."""
+    """Why it is in this state, as a sentence for people; while it runs: what holds it up, empty if nothing does."""
     spec: Mapped[JsonObject] = mapped_column(Json)
     """The JSON form of `server.lifecycle.experiments.requests.ExperimentSpec`."""
     source: Mapped[str] = mapped_column(Text)

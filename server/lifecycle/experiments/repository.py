@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import ScalarSelect, case, func, select, text
+from sqlalchemy import ScalarSelect, case, func, select, text, update
 from sqlalchemy.orm import InstrumentedAttribute, defer
 
 from ludus.schemas.experiments import ExperimentState, TrialState, Used
@@ -99,6 +99,11 @@ class ExperimentRepository(Repository):
         experiment.active_since = clock if runs else None
         experiment.finished_at = clock if to is ExperimentState.FINISHED else None
         experiment.revision += 1
+
+    def hold_up(self, experiment_id: str, detail: str) -> None:
+        """Say in an experiment that runs why it does not go on at present."""
+        same = Experiment.id == experiment_id, text(ACTIVE_SQL), Experiment.detail != detail
+        self._session.execute(update(Experiment).where(*same).values(detail=detail))
 
     def trials(self, experiment_id: str) -> Sequence[Trial]:
         """Return all trials, by number."""

@@ -30,7 +30,7 @@ from server.lifecycle.experiments.population import Member, best_members, explor
 from server.lifecycle.experiments.refs import Advice, Proposal, Reported, SamplerFailed
 from server.lifecycle.experiments.repository import ExperimentRepository
 from server.lifecycle.experiments.requests import Budget, ExperimentSpec, Population, read_spec
-from server.lifecycle.experiments.service import close, finish
+from server.lifecycle.experiments.service import close, finish, pause_runs
 from server.lifecycle.preparation import bind, prepare
 from server.lifecycle.service import RunNotPaused, RunService
 from server.metrics.points import Points
@@ -133,6 +133,8 @@ class ExperimentRounds:
                 raise
             except LudusError as error:
                 errors[experiment_id] = error
+                with self._database.write() as session:
+                    ExperimentRepository(session).hold_up(experiment_id, f"Held up, and tried again: {error}")
         if errors:
             raise RowsFailed(handled, errors)
         return handled
@@ -146,7 +148,7 @@ class ExperimentRounds:
             self._decide(database, look, decisions)
         except (SamplerFailed, CannotGoOn) as error:
             decisions.failed = str(error)
-        if decisions == Decisions():
+        if decisions == Decisions() and not look.experiment.detail:
             return 0
         with database.write() as session:
             experiment = ExperimentRepository(session).lock_at(experiment_id, look.experiment.revision)
@@ -384,6 +386,7 @@ class _Execution:
     def carry_out(self, decisions: Decisions) -> None:
         experiment = self._experiment
         experiment.revision += 1
+        experiment.detail = ""
         for trial_run in self._experiments.open_runs(experiment.id):
             if trial_run.live_id in decisions.to_resume:
                 trial_run.is_paused = False
@@ -411,6 +414,7 @@ class _Execution:
             return
         failed = decisions.failed or self._keeps_failing()
         if failed:
+            pause_runs(self._experiments, self._runs, experiment)
             self._experiments.move(experiment, ExperimentState.FAILED, failed)
 
     def _close(self, decisions: Decisions) -> None:

@@ -218,14 +218,7 @@ class ExperimentService:
         if row.state == ExperimentState.FINISHED:
             raise ExperimentEnded(row.id, row.state)
         if row.state != ExperimentState.PAUSED:
-            open_runs = self._experiments.open_runs(row.id)
-            present = self._experiments.present([run.live_id for run in open_runs])
-            for trial_run in open_runs:
-                run = present.get(trial_run.live_id)
-                if run is not None and run.state not in {*TERMINAL, RunState.PAUSED}:
-                    with suppress(RunEnding, RunEnded):  # it is about to end anyway
-                        self._runs.pause(run.id)
-                        trial_run.is_paused = True
+            pause_runs(self._experiments, self._runs, row)
             self._experiments.move(row, ExperimentState.PAUSED, "Paused by a user.")
         return row
 
@@ -256,6 +249,18 @@ class ExperimentService:
         if row.state != ExperimentState.FINISHED:
             raise ExperimentNotEnded(row.id, row.state)
         self._experiments.delete(row)
+
+
+def pause_runs(experiments: ExperimentRepository, runs: RunService, experiment: Experiment) -> None:
+    """Pause the runs of a locked experiment that has to wait; they are resumed once it goes on."""
+    open_runs = experiments.open_runs(experiment.id)
+    present = experiments.present([run.live_id for run in open_runs])
+    for trial_run in open_runs:
+        run = present.get(trial_run.live_id)
+        if run is not None and run.state not in {*TERMINAL, RunState.PAUSED}:
+            with suppress(RunEnding, RunEnded):  # it is about to end anyway
+                runs.pause(run.id)
+                trial_run.is_paused = True
 
 
 def close(experiments: ExperimentRepository, runs: RunService, trial_run: TrialRun) -> None:

@@ -6,14 +6,16 @@ from typing import Any
 import optuna
 import pytest
 
+from server.checkpoints.models import Checkpoint
 from server.lifecycle.experiments import rounds
 from server.lifecycle.preparation import prepare
 from server.lifecycle.service import RunService
 from server.runs.models import Run
 from server.runs.repository import NewRun
 from server.runs.stored_configs.service import Prepared
+from tests.factories import give_up, save_checkpoints
 from tests.server.app.world import World
-from tests.server.lifecycle.experiments.fleet import EPOCHS, LR, STEPS
+from tests.server.lifecycle.experiments.fleet import CONFIG, EPOCHS, LR, STEPS
 from tests.server.lifecycle.experiments.played import TURNS, begin, body
 
 
@@ -229,6 +231,44 @@ def test_a_trial_whose_run_fails_fails_alone_and_five_in_a_row_end_the_experimen
     worse.fleet.fails = lambda _config: False
     world.http.post("/v1/experiments/all-fail:resume")
     assert worse.play()["trials"] == {"COMPLETE": 7, "FAILED": 5}
+
+
+def test_what_holds_up_a_running_experiment_is_said_until_it_goes_on(world: World) -> None:
+    database = world.services.database
+    (checkpoint,) = save_checkpoints(database, 1000)
+    config = {"behaviors": {"CartPole": {**CONFIG["behaviors"]["CartPole"], "initialize_from": checkpoint}}}
+    played = begin(world, body("held-up", config=config, baseline=True, budget={"runs": 2}))
+    give_up(database, checkpoint)
+
+    played.turn()
+    held = played.get()
+    with database.write() as session:
+        session.get_one(Checkpoint, checkpoint).deleted_at = None
+    played.turn()
+
+    assert held["state"] == "RUNNING"
+    assert held["detail"].startswith("Held up, and tried again: ")
+    assert checkpoint in held["detail"]
+    assert played.get()["detail"] == ""
+    assert played.play()["trials"] == {"COMPLETE": 2}
+
+
+def test_the_runs_of_a_failed_experiment_pause_and_go_on_with_it(world: World) -> None:
+    played = begin(world, body("fails-early", objective={"metric": "unknown"}, parallelism=3, budget={"runs": 3}))
+    played.turn()
+    late_run = played.trials()[0]["runs"][0]["run_id"]
+    world.http.post(f"/v1/runs/{late_run}:pause").raise_for_status()
+    for _ in range(4):
+        played.fleet.turn()
+    world.http.post(f"/v1/runs/{late_run}:resume").raise_for_status()  # the others are ahead, and end first
+
+    played.play("FAILED")
+    played.fleet.turn()
+
+    assert world.http.get(f"/v1/runs/{late_run}").json()["state"] == "PAUSED"
+    change(world, "fails-early", objective={"metric": "reward"})
+    world.http.post("/v1/experiments/fails-early:resume").raise_for_status()
+    assert played.play()["trials"] == {"COMPLETE": 3}
 
 
 def test_an_unknown_metric_is_said_once_and_no_run_is_lost(world: World) -> None:
