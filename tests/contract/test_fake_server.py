@@ -97,6 +97,7 @@ class Server:
         self.process.stdout.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -130,6 +131,7 @@ def test_a_client_that_keeps_the_contract_is_served_and_told_of(arguments: tuple
     assert server.said[-1].startswith("1 streams, ")
 
 
+@pytest.mark.long
 def test_masks_are_kept_by_random_actions_and_by_those_of_a_script(tmp_path: Path) -> None:
     script = tmp_path / "left.jsonl"
     script.write_text('{"discrete": [0]}\n{"discrete": [1]}\n')
@@ -140,6 +142,7 @@ def test_masks_are_kept_by_random_actions_and_by_those_of_a_script(tmp_path: Pat
     assert server.heard("choice 0 of branch 0 is replaced by a random one: the mask forbids it")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["break", "moved", "paused"])
 def test_a_client_comes_back_where_it_shall(ending: str) -> None:
     with Server("--steps", "5", "--ending", ending, "--streams", "3") as server:
@@ -151,6 +154,7 @@ def test_a_client_comes_back_where_it_shall(ending: str) -> None:
     assert len({line.split("session id ")[1].split("'")[1] for line in server.said if "Join: " in line}) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ending", "code"), [("failed", CloseCode.RUN_FAILED), ("cancelled", CloseCode.RUN_CANCELLED)])
 def test_a_run_can_end_badly_and_takes_nobody_then(ending: str, code: CloseCode) -> None:
     with Server("--steps", "5", "--ending", ending) as server:
@@ -162,6 +166,7 @@ def test_a_run_can_end_badly_and_takes_nobody_then(ending: str, code: CloseCode)
     assert (second.code, second.sessions) == (code, 0)
 
 
+@pytest.mark.long
 def test_a_game_that_can_go_back_is_asked_where_it_is_and_sent_there() -> None:
     with Server("--steps", "11", "--save-every", "5", "--ending", "moved", "--streams", "2") as server:
         with pytest.raises(CannotConnect):
@@ -428,6 +433,7 @@ def test_what_a_server_ignores_is_told(strict: Server) -> None:
     simulator.leave()
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_said() -> None:
     with Server() as server:
         done = subprocess.run(

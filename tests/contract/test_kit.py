@@ -75,6 +75,7 @@ def test_the_scenarios_can_be_listed() -> None:
     assert listed.stdout.splitlines() == [*NAMED, *(scenario.name for scenario in WEBSOCKET_SCENARIOS)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("places", [(), ("--run", "{run}", "--server={server}")])
 def test_a_client_gets_the_address_by_options_places_and_variables_and_no_proxy_or_token(
     places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -110,6 +110,7 @@ def test_a_second_one_in_the_same_home_is_refused_by_name(stack: LudusUp) -> Non
     assert "--home" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "variable"),
     [
@@ -130,10 +131,12 @@ def test_a_port_in_use_is_told_in_one_sentence_with_its_setting(
     assert variable in said
 
 
+@pytest.mark.long
 def test_a_setting_that_makes_no_sense_is_told_by_its_variable(tmp_path: Path) -> None:
     assert "LUDUS_WORKER__SLOTS" in refused(tmp_path, LUDUS_WORKER__SLOTS="none")
 
 
+@pytest.mark.long
 def test_a_home_that_is_no_folder_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

@@ -11,6 +11,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.skipif(kustomize() is None, reason="needs kubectl or kustomize")
 
 
+@pytest.mark.long
 def test_a_pod_without_its_secret_says_which_file_of_which_variable_is_missing(tmp_path: Path) -> None:
     with Kubelet(render("small"), tmp_path, {}) as kubelet:
         pod = kubelet.start("worker-cpu")

@@ -352,6 +352,7 @@ def test_prometheus_finds_every_role_and_may_ask_it(manifests: Manifests) -> Non
         assert ports <= opened, pod.name
 
 
+@pytest.mark.long
 def test_rules_are_those_of_prometheus() -> None:
     """`PrometheusRule` has the groups of deploy/prometheus."""
     rules = yaml.safe_load((FOLDER.parent / "prometheus/ludus.rules.yaml").read_text())

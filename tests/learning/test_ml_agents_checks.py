@@ -197,6 +197,7 @@ def newest_five(check: Check, seed: int, folder: Path) -> float:
     return fmean(game.returns[-5:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", [pytest.param(check, id=str(check), marks=check.when) for check in CHECKS])
 def test_what_ml_agents_checks_is_learnt_within_its_budget(check: Check, tmp_path: Path) -> None:
     scores = [newest_five(check, seed, tmp_path) for seed in check.seeds]

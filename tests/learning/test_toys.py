@@ -44,6 +44,7 @@ def test_every_kind_of_action_is_learnt(drill: Callable[[int], Drill], bar: floa
     assert training(drill(seed), trainer=trainer, seed=seed, learning_rate=2e-3, **LEARNERS).reach(bar, updates=15)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_was_seen_before_is_remembered(trainer: str, seed: int) -> None:
@@ -74,6 +75,7 @@ def test_a_goal_is_followed(conditioning: str, learning_rate: float, seed: int) 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_offers_of_any_number_in_any_order_are_compared(trainer: str, seed: int) -> None:
@@ -82,6 +84,7 @@ def test_offers_of_any_number_in_any_order_are_compared(trainer: str, seed: int)
     assert training(Market(seed=seed), trainer=trainer, seed=seed, learning_rate=1e-3, **learners).reach(0.9, updates=8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("encoder", "size", "learning_rate"),
@@ -136,6 +139,7 @@ def test_poca_leaves_the_corridor_at_the_price_of_a_life(seed: int) -> None:
     assert sum(scores[-3:]) / 3 > 0.8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("trainer", "grouped"),

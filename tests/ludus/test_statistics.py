@@ -363,6 +363,7 @@ def test_a_gain_within_the_margin_is_not_better_and_not_worse_is_shown_earlier_t
     assert (found.verdict, found.not_worse) == ("undecided", True)
 
 
+@pytest.mark.long
 def test_as_many_more_seeds_as_are_named_settle_it_in_about_four_of_five_cases() -> None:
     values = np.random.default_rng(2).normal(size=8)
     a = (values - values.mean()) / values.std(ddof=1)

@@ -98,6 +98,7 @@ def calls(file: Path) -> Counter[str]:
     return names
 
 
+@pytest.mark.long
 def test_every_place_that_starts_threads_is_known_and_every_process_with_threads_ends_with_them() -> None:
     starts = {"Thread", "Timer", "ThreadPoolExecutor", "start_new_thread"}
     files = [file for package in ("ludus", "server", "worker") for file in sorted((ROOT / package).rglob("*.py"))]

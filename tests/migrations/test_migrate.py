@@ -13,6 +13,7 @@ from server.kit.errors import SchemaOutdated
 from server.kit.settings import DatabaseSettings
 
 
+@pytest.mark.long
 def test_several_processes_may_migrate_at_once(database_url: str) -> None:
     first = Database(database_url)
     downgrade_database(first, "base")
@@ -52,6 +53,7 @@ def test_a_newer_schema_is_accepted_by_an_older_release(database: Database) -> N
     check(database)
 
 
+@pytest.mark.long
 def test_a_failed_migration_leaves_nothing_behind(database: Database) -> None:
     downgrade_database(database, "base")
 
@@ -68,6 +70,7 @@ def test_a_failed_migration_leaves_nothing_behind(database: Database) -> None:
         assert inspect(connection).get_table_names() == ["alembic_version"]
 
 
+@pytest.mark.long
 def test_a_worker_that_starts_beside_the_migration_waits_for_it(database_url: str) -> None:
     database = Database(database_url)
     downgrade_database(database, "base")

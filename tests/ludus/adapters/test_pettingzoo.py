@@ -247,6 +247,7 @@ def test_every_player_is_told_what_the_game_pays_and_shows_it(name: str, seed: i
     assert compare(GAMES[name], seed)
 
 
+@pytest.mark.long
 def test_players_of_a_long_game_die_at_different_times() -> None:
     def knights() -> Any:
         return make_environment("butterfly.knights_archers_zombies_v11", {"max_cycles": 160, "spawn_delay": 1})

@@ -167,6 +167,7 @@ def experience(batches: Iterator[BehaviorBatch], agents: int) -> list[list[tuple
     return steps
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=5),

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.ludus.cli.conftest import Invoke, as_json
 from tests.server.app.world import World
 
 
+@pytest.mark.long
 def test_what_is_kept_is_sound_and_may_go_from_the_command_line(world: World, cli: Invoke, tmp_path: Path) -> None:
     trainer = world.claim(world.create(name="cared-for")["id"]).start()
     first, second, third = (trainer.save(step, {"a.onnx": b"model"}, tmp_path) for step in (100, 200, 300))

@@ -28,6 +28,7 @@ def doctor(*arguments: str) -> Result:
     return CliRunner().invoke(ludus, ["doctor", *arguments], env={"LUDUS_SIMULATOR_SERVER": None})
 
 
+@pytest.mark.long
 def test_a_sound_game_is_said_to_be_so_with_its_speed() -> None:
     result = doctor(WALK)
 
@@ -37,6 +38,7 @@ def test_a_sound_game_is_said_to_be_so_with_its_speed() -> None:
     assert "nothing was found" in result.output
 
 
+@pytest.mark.long
 def test_a_fault_is_a_sentence_with_what_to_do() -> None:
     result = doctor(WALK, "--env-arg", "fault=pays nothing")
 
@@ -52,6 +54,7 @@ def test_a_game_that_cannot_be_played_is_refused_with_the_line_of_its_own_code()
     assert "RuntimeError: the level file is missing (ailing.py:" in result.output
 
 
+@pytest.mark.long
 def test_json_has_the_findings_and_the_figures() -> None:
     result = doctor(WALK, "--env-arg", "fault=sees millions", "--json")
 

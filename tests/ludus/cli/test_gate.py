@@ -134,6 +134,7 @@ def test_without_simulators_it_says_how_to_start_some_and_a_time_out_cancels_the
     assert ET.fromstring(report.read_text()).get("errors") == "1"
 
 
+@pytest.mark.long
 def test_a_report_has_the_last_words_of_simulators_that_could_not_play(
     cli: Invoke, saved: list[str], tmp_path: Path
 ) -> None:

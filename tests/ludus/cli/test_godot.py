@@ -49,6 +49,7 @@ def ports() -> tuple[str, str]:
     return "--base-port", str(free_port())
 
 
+@pytest.mark.long
 def test_copies_of_a_build_play_until_the_run_ends_and_are_recorded(run: Run, tmp_path: Path) -> None:
     program = build(tmp_path, "plain")
     with ScriptedServer(finish_after(30), finish_after(30)) as server:
@@ -67,6 +68,7 @@ def test_copies_of_a_build_play_until_the_run_ends_and_are_recorded(run: Run, tm
     assert {report.code for report in server.reports} == {"no_terminal_observation"}
 
 
+@pytest.mark.long
 def test_what_is_typed_reaches_the_build(run: Run, tmp_path: Path) -> None:
     program = tmp_path / "says.x86_64"
     program.write_text('#!/bin/sh\necho "$@" >&2\nexit 3\n')

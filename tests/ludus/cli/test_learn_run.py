@@ -103,6 +103,7 @@ def test_a_run_that_fails_exits_with_1_and_says_why(folder: Path, cli: Invoke, w
     assert Path("results/fails/CartPole.onnx").exists(), "what was learned is here all the same"
 
 
+@pytest.mark.long
 def test_force_begins_anew_and_only_takes_away_what_was_written_before(folder: Path, cli: Invoke, world: World) -> None:
     with trained(world, lambda trainer: work(trainer, folder)):
         cli("learn", "ppo.yaml", "--remote-env", "--run-id", "forced")
@@ -147,6 +148,7 @@ def test_resume_goes_on_with_a_run_that_has_not_ended(folder: Path, cli: Invoke,
     assert Path("results/resumed/CartPole/CartPole-100.onnx").exists()
 
 
+@pytest.mark.long
 def test_a_run_goes_on_where_an_ended_one_has_left_off_and_keeps_its_files(
     folder: Path, cli: Invoke, world: World
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_run_that_still_trains_is_not_played_without_learning(folder: Path, cl
     assert f"ludus run stop {run['id']}" in result.stderr
 
 
+@pytest.mark.long
 def test_after_playing_without_learning_a_run_goes_on_from_what_was_learnt_before(
     folder: Path, cli: Invoke, world: World
 ) -> None:
@@ -303,6 +306,7 @@ def test_a_run_without_a_build_waits_for_play_without_limit_unless_the_file_says
     assert document["simulators"] == expected
 
 
+@pytest.mark.long
 def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke, world: World) -> None:
     def pause(trainer: Trainer) -> None:
         trainer.finish(RunState.PAUSING, reason=StopReason.USER)
@@ -318,6 +322,7 @@ def test_a_paused_run_is_told_of_once_and_stayed_with(folder: Path, cli: Invoke,
     assert result.stdout.count("is PAUSED (paused on request); `ludus run resume run_") == 1
 
 
+@pytest.mark.long
 def test_resume_wakes_a_run_that_is_paused(folder: Path, cli: Invoke, world: World) -> None:
     run = copied_before(world, "asleep")
     trainer = world.claim(run["id"]).start()

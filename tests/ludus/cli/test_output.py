@@ -54,6 +54,7 @@ def test_no_encoding_of_the_console_ends_a_command_or_changes_json_and_yaml(
     assert list(yaml.safe_load(printed(run, "--config").decode(encoding))["behaviors"]) == ["Jäger 猫"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["watch"], ["watch", "--json"], ["logs", "--follow"]], ids=" ".join)
 def test_a_command_that_prints_what_happens_ends_without_a_word_when_its_reader_has_gone(
     world: World, tmp_path: Path, arguments: list[str]
@@ -82,6 +83,7 @@ def test_a_command_that_prints_what_happens_ends_without_a_word_when_its_reader_
     assert (process.returncode, words) == (141, b"")
 
 
+@pytest.mark.long
 def test_an_answer_that_does_not_fit_on_the_disk_is_an_error(world: World, run: str, tmp_path: Path) -> None:
     with (tmp_path / "show.json").open("wb") as file:
         ended = subprocess.run(

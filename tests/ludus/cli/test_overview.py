@@ -13,6 +13,7 @@ from tests.server.app.world import World
 from tests.waiting import eventually
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("as_json", [False, True])
 def test_each_event_of_each_run_is_a_line_until_ctrl_c(world: World, tmp_path: Path, as_json: bool) -> None:
     command = [sys.executable, "-m", "ludus.cli", "events", *(["--json"] if as_json else [])]

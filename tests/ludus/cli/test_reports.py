@@ -138,6 +138,7 @@ def test_an_address_that_is_no_url_is_said_at_once(cli: Invoke, junit: Path) -> 
     assert time.monotonic() - began < 20  # and not the minute for which a server that restarts is borne with
 
 
+@pytest.mark.long
 def test_a_report_that_no_longer_fits_on_the_disk_leaves_the_first_one(cli: Invoke, world: World, junit: Path) -> None:
     run = trained(world).run_id
     cli("run", "wait", run, "--junit", str(junit))
@@ -229,6 +230,7 @@ def test_a_refusal_by_the_server_is_reported_with_its_sentence(cli: Invoke, juni
     assert outcomes(junit)["nobody"] == ("error", ended.stderr.removeprefix("Error: ").strip())
 
 
+@pytest.mark.long
 def test_an_interrupted_wait_and_even_a_killed_one_leave_a_report(world: World, junit: Path) -> None:
     run = world.create()["id"]
     command = [sys.executable, "-m", "ludus.cli", "run", "wait", run, "--junit", str(junit)]

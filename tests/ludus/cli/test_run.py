@@ -699,6 +699,7 @@ def test_a_wrong_metric_or_order_is_one_sentence(cli: Invoke, arguments: list[st
     assert refused.stderr.startswith("Error: ")
 
 
+@pytest.mark.long
 def test_diff_shows_what_differs_and_nothing_else(cli: Invoke, world: World) -> None:
     other = {"behaviors": {"CartPole": {**CARTPOLE["behaviors"]["CartPole"], "max_steps": 99, "summary_freq": 10}}}
     first = trained(world, "diff-a", [1.0], {**CARTPOLE, "seed": 1})

@@ -54,6 +54,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return invoke
 
 
+@pytest.mark.long
 def test_every_process_plays_all_its_environments_until_the_run_is_finished_and_records_them(
     run: Run, tmp_path: Path
 ) -> None:
@@ -80,6 +81,7 @@ def test_every_process_plays_all_its_environments_until_the_run_is_finished_and_
         assert re.fullmatch(r"process [01]: connected to run \S+ as simulator \d+", line), "simulators have one number"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "environment"),
     [
@@ -97,6 +99,7 @@ def test_the_token_comes_from_the_command_line_or_the_more_specific_variable(
     assert code == 0, errors
 
 
+@pytest.mark.long
 def test_games_that_do_not_take_an_option_end_with_its_sentence_and_are_not_started_again(
     run: Run, tmp_path: Path
 ) -> None:
@@ -111,6 +114,7 @@ def test_games_that_do_not_take_an_option_end_with_its_sentence_and_are_not_star
     assert "starting it again" not in errors
 
 
+@pytest.mark.long
 def test_a_game_that_crashes_is_started_again_and_tells_its_run_why_with_the_line_of_its_own_code(
     run: Run, tmp_path: Path
 ) -> None:
@@ -132,6 +136,7 @@ def test_a_game_that_crashes_is_started_again_and_tells_its_run_why_with_the_lin
     assert report.session_id == server.joins[0].session_id
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals")
 def test_a_process_that_is_killed_and_given_up_is_reported_to_the_run_with_the_games_last_lines(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +168,7 @@ class Killed(Crashing):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("statement", "said", "reported"),
     [
@@ -226,6 +232,7 @@ class SlowToReport(ScriptedServer):
         return super().Report(request, context)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals")
 def test_a_process_that_is_killed_is_started_again_while_its_end_is_reported(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -287,6 +294,7 @@ def closing(code: CloseCode) -> Script:
     return script
 
 
+@pytest.mark.long
 def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_renames_it(run: Run) -> None:
     with ScriptedServer(closing(CloseCode.BEHAVIOR_NOT_CONFIGURED)) as server:
         code, errors = run(CARTPOLE, "--run", "cartpole", "--server", server.address)
@@ -295,6 +303,7 @@ def test_a_behavior_that_the_run_does_not_have_is_answered_with_the_option_that_
     assert "; --behavior NAME gives the game's behavior another name" in errors
 
 
+@pytest.mark.long
 def test_processes_that_say_the_same_are_heard_once(run: Run) -> None:
     def no_such_run(_: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
         refuse(context, grpc.StatusCode.NOT_FOUND, "run_not_found", f"There is no run {request.run!r}.")
@@ -306,6 +315,7 @@ def test_processes_that_say_the_same_are_heard_once(run: Run) -> None:
     assert errors.count("There is no run 'nothing'.") == 1
 
 
+@pytest.mark.long
 def test_a_gateway_out_of_reach_has_an_exit_code(run: Run) -> None:
     code, errors = run(CARTPOLE, "--run", "cartpole", "--server", "127.0.0.1:1", "--connect-timeout", "0")
 
@@ -371,6 +381,7 @@ def test_what_cannot_be_simulated_is_a_usage_error(source: str, problem: str) ->
 
 
 class TestPettingZoo:
+    @pytest.mark.long
     def test_every_player_of_every_game_is_an_agent_and_can_be_recorded(self, run: Run, tmp_path: Path) -> None:
         record = tmp_path / "shown.npz"
         with ScriptedServer(finish_after(40)) as server:
@@ -389,6 +400,7 @@ class TestPettingZoo:
         assert shown.action_masks is not None
         assert int(shown.complete.sum()) == peer.episodes
 
+    @pytest.mark.long
     def test_a_scripted_team_is_played_in_the_simulator_and_its_games_are_counted(self, run: Run) -> None:
         with ScriptedServer(finish_after(60)) as server:
             code, errors = run(
@@ -405,6 +417,7 @@ class TestPettingZoo:
         assert reported == {"Environment/Win", "Environment/Draw", "Environment/Loss"}
         assert sum(stat.value for stat in server.stats) == peer.episodes
 
+    @pytest.mark.long
     def test_the_server_can_seed_the_episodes(self, tmp_path: Path) -> None:
         seen = tmp_path / "seeds"
         (tmp_path / "noting.py").write_text(
@@ -434,6 +447,7 @@ class TestPettingZoo:
         assert process.returncode == 0, errors
         assert seen.read_text().splitlines() == ["7 None", "9 {'gravity': 2.0}"]
 
+    @pytest.mark.long
     def test_a_parameter_that_is_no_seed_ends_the_simulator_with_a_sentence(self, run: Run) -> None:
         def half(peer: Peer) -> Iterator[pb.ConnectResponse]:
             peer.hello()
@@ -534,6 +548,7 @@ MAZES = "tests/toys/mazes.py"
 
 
 class TestPythonGames:
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("source", "options", "running"),
         [
@@ -561,6 +576,7 @@ class TestPythonGames:
         for name in ["shown-0.npz", "shown-1.npz"] if several else ["shown.npz"]:
             assert read(tmp_path / name).action_masks is not None
 
+    @pytest.mark.long
     def test_a_crash_shows_the_games_traceback_and_not_that_of_ludus(self, run: Run, tmp_path: Path) -> None:
         (tmp_path / "broken.py").write_text(
             "from tests.toys.mazes import Maze\n"
@@ -578,6 +594,7 @@ class TestPythonGames:
         assert "RuntimeError: the floor gave way" in errors
         assert errors.count("  File ") == 1
 
+    @pytest.mark.long
     @pytest.mark.parametrize(
         ("method", "expected"),
         [
@@ -618,6 +635,7 @@ class TestPythonGames:
         assert result.exit_code == 2
         assert "write def reset(self, *, seed=None, options=None)" in " ".join(result.output.split())
 
+    @pytest.mark.long
     def test_a_simulator_of_a_queued_run_says_that_it_waits_and_for_what(self, run: Run) -> None:
         def queued(server: ScriptedServer, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinResponse:
             if len(server.joins) < 3:

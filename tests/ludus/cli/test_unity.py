@@ -117,6 +117,7 @@ def test_player_logs_are_kept_where_ml_agents_keeps_them(run: FakeRun, build: Pa
     assert "last words" in (tmp_path / "results" / "my_run_3" / "run_logs" / "Player-0.log").read_text()
 
 
+@pytest.mark.long
 def test_engine_settings_that_were_typed_reach_the_game(run: FakeRun, tmp_path: Path) -> None:
     ends_with(run, CloseCode.RUN_FINISHED)
     port = free_port()
@@ -137,6 +138,7 @@ def test_engine_settings_that_were_typed_reach_the_game(run: FakeRun, tmp_path: 
     assert finish(process)[0] == 0
 
 
+@pytest.mark.long
 def test_engine_settings_are_the_runs_where_nothing_was_typed(run: FakeRun, tmp_path: Path) -> None:
     run.side_channel = b"the run's frames, whatever they are"
     ends_with(run, CloseCode.RUN_FINISHED)
@@ -173,6 +175,7 @@ def test_a_token_is_sent(run: FakeRun, tmp_path: Path, monkeypatch: pytest.Monke
     assert "does not accept the token in LUDUS_SIMULATOR_TOKEN" in errors
 
 
+@pytest.mark.long
 def test_an_interrupt_tells_the_games_to_quit_and_waits_for_them(run: FakeRun, build: Path, tmp_path: Path) -> None:
     process = start(
         run,

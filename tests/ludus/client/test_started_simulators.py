@@ -11,6 +11,7 @@ from tests.waiting import eventually
 CARTPOLE = "gymnasium:CartPole-v1"
 
 
+@pytest.mark.long
 def test_simulators_join_with_the_clients_token_and_end_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CLIENT_TOKEN, raising=False)
     lines: list[str] = []

@@ -121,6 +121,7 @@ def test_shared_memory_cannot_be_shrunk_under_its_users() -> None:
     arena.close()
 
 
+@pytest.mark.long
 def test_collectors_reach_the_arena_without_torch_and_websockets() -> None:
     code = "import sys, ludus.collector.process; sys.exit('torch' in sys.modules or 'websockets' in sys.modules)"
 

@@ -262,6 +262,7 @@ async def trainer(count: int, sizes: dict[str, int], grace: float) -> AsyncItera
 NAMES = ("Red?team=0", "Red?team=1", "Blue")
 
 
+@pytest.mark.long
 @given(
     collectors=st.integers(1, 3),
     simulators=st.integers(1, 4),
@@ -296,6 +297,7 @@ def test_whoever_acts_after_whom_every_round_is_completed_without_anybody_being_
     run(play())
 
 
+@pytest.mark.long
 @given(
     collectors=st.integers(1, 3),
     simulators=st.integers(2, 4),

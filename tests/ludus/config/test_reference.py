@@ -6,6 +6,7 @@ from ludus.config.network import NetworkSettings
 from ludus.config.reference import TITLES, entries, find
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "title", "keys"),
     [

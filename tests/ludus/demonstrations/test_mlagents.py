@@ -185,6 +185,7 @@ class TestRealFile:
         change = shown.next_observations(np.arange(shown.steps))[0][:, :2] - shown.observations[0][:, :2]
         return (np.sign(change.round(4)) == shown.discrete[:, :2] - 1).all(1)
 
+    @pytest.mark.long
     def test_it_survives_both_formats(self, tmp_path: Path) -> None:
         shown = read(REAL)
 
@@ -407,6 +408,7 @@ class TestDamage:
         with pytest.raises(DemonstrationError, match="record 2: the file decodes to more bytes than are allowed"):
             read(path, max_bytes=2000)
 
+    @pytest.mark.long
     def test_many_small_records_take_no_more_memory_than_is_allowed(self, file: File) -> None:
         allowed = 4 << 20
         small = framed(record(0.0))

@@ -240,6 +240,7 @@ class TestRecorder:
         assert [file.name for file in tmp_path.iterdir()] == ["shown.npz"]
         assert_equal(read(path).pick([4, 5]), make_demonstration(seed=2))
 
+    @pytest.mark.long
     def test_each_byte_is_written_a_handful_of_times(self, tmp_path: Path) -> None:
         path = tmp_path / "shown.npz"
         recorder = Recorder(path)

@@ -82,6 +82,7 @@ def builds(run: FakeRun, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> It
     assert not [process["pid"] for process in builds.reported() if psutil.pid_exists(process["pid"])]
 
 
+@pytest.mark.long
 def test_each_copy_plays_on_a_port_of_its_own_until_the_run_ends(builds: Builds) -> None:
     builds.finish_after(60)
     settings = builds.settings(num_envs=2, no_graphics_monitor=True)
@@ -127,6 +128,7 @@ def test_a_port_that_is_taken_is_skipped(builds: Builds, caplog: pytest.LogCaptu
     assert builds.run_reporter() == ["port_taken"]
 
 
+@pytest.mark.long
 def test_a_build_that_crashes_is_started_again_and_no_other_is_reset(
     builds: Builds, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_build_that_crashes_is_started_again_and_no_other_is_reset(
     assert told < {session.session_id for session in builds.run.sessions}
 
 
+@pytest.mark.long
 def test_a_build_that_crashes_too_often_is_given_up(builds: Builds, caplog: pytest.LogCaptureFixture) -> None:
     with (
         builds.playing("--crash-at", "3", restarts_rate_limit_n=2) as playing,
@@ -167,6 +170,7 @@ def test_a_build_that_crashes_too_often_is_given_up(builds: Builds, caplog: pyte
     assert builds.run.run_reporter[-1].sentence == str(error.value)
 
 
+@pytest.mark.long
 def test_the_others_play_on_when_one_build_is_given_up(builds: Builds) -> None:
     builds.finish_after(100)
     # Only one of the processes crashes, and it may not be started again.
@@ -176,6 +180,7 @@ def test_the_others_play_on_when_one_build_is_given_up(builds: Builds) -> None:
     assert len(builds.reported()) == 2
 
 
+@pytest.mark.long
 def test_a_game_that_quits_by_itself_is_started_again(builds: Builds, caplog: pytest.LogCaptureFixture) -> None:
     with builds.playing("--quit-at", "3") as playing, pytest.raises(GivenUp):
         playing.result()

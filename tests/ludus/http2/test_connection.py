@@ -187,6 +187,7 @@ _FRAMES = st.builds(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(st.lists(_FRAMES, min_size=1, max_size=20))
 def test_frames_at_random_never_stop_the_server(sent: list[bytes]) -> None:

@@ -136,6 +136,7 @@ async def peer_of(port: int) -> AsyncIterator[Peer]:
         writer.transport.abort()
 
 
+@pytest.mark.long
 async def test_incomplete_messages_of_many_streams_take_no_more_than_the_connections_window() -> None:
     """404 MB by 100 streams, before: a stream whose message finds no room is ended, and the others go on."""
     async with serving() as (port, _), peer_of(port) as peer:
@@ -151,6 +152,7 @@ async def test_incomplete_messages_of_many_streams_take_no_more_than_the_connect
         assert peer.gone_away is None
 
 
+@pytest.mark.long
 async def test_messages_that_nobody_reads_stop_the_peer_at_the_connections_window() -> None:
     async with serving() as (port, methods), peer_of(port) as peer:
         methods.may_read.clear()

@@ -122,6 +122,7 @@ def test_a_candidate_plays_all_agents_of_its_team() -> None:
     assert (episode.team, episode.cumulative_reward, episode.outcome) == (1, -2.5, Outcome.LOSS)
 
 
+@pytest.mark.long
 def test_who_goes_first_matters_between_random_players_and_sides_even_out() -> None:
     def player(_: BehaviorSpec) -> Player:
         return RandomPlayer(ActionSpec(0, (9,)))

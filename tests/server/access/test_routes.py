@@ -212,6 +212,7 @@ def test_on_loopback_a_token_narrows_and_anothers_server_token_does_not_matter(t
         assert world.http.get("/v1/runs", headers=bearer(token)).json()["code"] == "token_refused"
 
 
+@pytest.mark.long
 def test_many_at_once_are_told_apart(world: World) -> None:
     tokens = [made(world, name=f"t{n}", project=f"p{n}") for n in range(6)]
     found: dict[int, set[str]] = {}

@@ -108,6 +108,7 @@ def test_an_api_without_a_broker_is_ready_and_one_without_a_database_is_not(tmp_
     assert alive.status_code == 200
 
 
+@pytest.mark.long
 def test_a_database_without_a_schema_is_not_ready(tmp_path: Path) -> None:
     with open_world(tmp_path) as world:
         downgrade_database(world.services.database, "base")

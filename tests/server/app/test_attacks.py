@@ -151,6 +151,7 @@ def bomb(size: int, name: str, method: int = zipfile.ZIP_DEFLATED, *, said: int 
     return packed.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("path", "name", "method", "said"),
     [

@@ -81,6 +81,7 @@ def code_of(answer: httpx2.Response) -> str:
     return str(answer.json()["code"]) if answer.headers.get("content-type") == "application/problem+json" else ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("method", "route"), GUARDED, ids=IDS)
 def test_every_route_names_what_the_token_is_bound_to_or_refuses_it(

@@ -27,6 +27,7 @@ def ask(world: World, path: str) -> httpx2.Response:
     return httpx2.get(f"{world.server}{path}", timeout=30)
 
 
+@pytest.mark.long
 def test_all_that_the_page_needs_comes_from_this_server_without_a_token(world: World) -> None:
     page = ask(world, "/docs")
 

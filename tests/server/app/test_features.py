@@ -101,6 +101,7 @@ def test_an_unknown_metric_has_no_series(world: World) -> None:
         assert (answer.status_code, answer.json()) == (200, {"series": []})
 
 
+@pytest.mark.long
 def test_a_log_is_read_in_parts_that_join_to_the_whole(world: World, tmp_path: Path) -> None:
     trainer = world.claim(world.create()["id"]).start()
     text = "Zeile: äöü€😀\n" * 60

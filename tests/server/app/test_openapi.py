@@ -64,6 +64,7 @@ def test_every_reference_leads_to_a_schema() -> None:
     assert not {name for name in named if "__" in name}
 
 
+@pytest.mark.long
 def test_every_route_is_documented() -> None:
     operations = [
         (f"{method} {path}", operation)
@@ -157,6 +158,7 @@ def send_examples(world: World, path: str, method: str, *, examples: int, corner
     )()
 
 
+@pytest.mark.long
 @every_operation
 def test_what_is_sent_is_answered_as_described(populated: World, path: str, method: str) -> None:
     send_examples(populated, path, method, examples=3, corners=False)

@@ -213,6 +213,7 @@ PARAMETERS = first_of_each_kind(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("route", OPERATIONS)
 def test_no_parameter_makes_a_route_fail(world: World, route: str) -> None:
     texts = [quote(text[:8000], safe="") for text in TEXTS]

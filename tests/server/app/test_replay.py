@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from server.runs.events.repository import Note, record
 from tests.server.app.world import World, open_world
@@ -29,6 +30,7 @@ def listen(world: World, run_id: str, total: int, seed: int, heard: list[int]) -
                         break
 
 
+@pytest.mark.long
 def test_listeners_that_come_and_go_hear_each_event_once_and_in_order_while_others_append(
     tmp_path: Path, database_url: str
 ) -> None:

@@ -64,6 +64,7 @@ READ_BY_UPGRADE = [
 """Those that the reader of old documents takes; it refuses the others where `parse_document` does."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS)
 def test_no_document_costs_more_than_its_limits_allow(document: str) -> None:
     began = time.thread_time()

@@ -33,6 +33,7 @@ def test_the_committed_page_is_current() -> None:
     assert page == render(page), "run `python -m server.config.reference docs/configuration.md`"
 
 
+@pytest.mark.long
 def test_the_module_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = PAGE.read_text(encoding="utf-8")
     target = tmp_path / "page.md"

@@ -81,6 +81,7 @@ def test_a_token_of_one_run_joins_and_reports_on_no_other(gateway: GatewayThread
     assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]  # it is a call, too
 
 
+@pytest.mark.long
 def test_reports_of_strangers_do_not_silence_those_of_a_run(gateway: GatewayThread) -> None:
     run = add_run(gateway.database, "worker-1:41000")
     other = add_run(gateway.database, "worker-1:41001", name="pong")

@@ -84,6 +84,7 @@ def test_consumers_hear_every_ring_once(settings: Settings, listening: int, coun
     assert doorbell.pending() == 0
 
 
+@pytest.mark.long
 def test_rings_wait_in_order_for_a_worker_and_an_idle_one_hears_them_soon(settings: Settings) -> None:
     """Polling every 50 ms; a generous bound, because the machine may be busy."""
     doorbell = WakeUpQueue(make_celery(settings))

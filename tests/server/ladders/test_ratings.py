@@ -113,6 +113,7 @@ Attempts = list[tuple[int, int, int]]
 """For each attempt: how many matches of the last one it plays again, how many it plays, how many it reports at once."""
 
 
+@pytest.mark.long
 @settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     attempts=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 10), st.integers(2, 6)), min_size=2, max_size=3),

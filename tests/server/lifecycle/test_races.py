@@ -197,6 +197,7 @@ def test_of_two_resumes_one_wins(database: Database, rounds: Callable[[], range]
         AttemptLedger(database, make_claim(database)).move(RunState.CANCELLED)
 
 
+@pytest.mark.long
 def test_resume_against_a_simulator_that_comes_back(database: Database, rounds: Callable[[], range]) -> None:
     for _ in rounds():
         run = paused(database, StopReason.SIMULATORS_LOST)

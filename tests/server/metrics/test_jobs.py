@@ -127,6 +127,7 @@ def aged(world: World, project: str, days: float) -> str:
     return run_id
 
 
+@pytest.mark.long
 def test_projects_have_lives_of_their_own_in_the_database(world: World) -> None:
     runs = {
         (project, days): aged(world, project, days) for project in ("bots", "league", "default") for days in (2, 10, 40)
@@ -140,6 +141,7 @@ def test_projects_have_lives_of_their_own_in_the_database(world: World) -> None:
     assert archived == {*bots, ("league", 40), ("default", 10), ("default", 40)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("archived", [False, True])
 def test_projects_have_lives_of_their_own_for_all_points(world: World, archived: bool) -> None:
     runs = {

@@ -327,6 +327,7 @@ def test_a_message_is_sent_again_on_request_with_its_id_and_all_its_retries(
     assert (again.state, again.attempts) == ("pending", 2)  # the retry counts again: it is tried once more
 
 
+@pytest.mark.long
 def test_two_senders_make_and_send_each_message_once(database: Database, receiver: Receiver) -> None:
     webhook = subscribe(database, receiver.url)
     runs = [make_run(database).id for _ in range(5)]

@@ -25,6 +25,7 @@ from worker.collectors.processes import WarmCollector
 pytestmark = pytest.mark.usefixtures("started_collectors")
 
 
+@pytest.mark.long
 def test_a_taken_port_is_a_clear_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -54,6 +55,7 @@ def test_a_collector_that_cannot_be_started_again_says_so_once(tmp_path: Path) -
         trainer.wait_for(Endpoint)
 
 
+@pytest.mark.long
 def test_a_collector_that_makes_a_mistake_tells_its_simulators_so_before_it_ends() -> None:
     with learner() as trainer:
         simulator = player(trainer.endpoints[0].address)
@@ -70,6 +72,7 @@ def test_a_collector_that_makes_a_mistake_tells_its_simulators_so_before_it_ends
         trainer.wait_for(Endpoint)
 
 
+@pytest.mark.long
 def test_collectors_take_the_ports_of_their_range() -> None:
     first = free_port(2)
     pool = CollectorPool(CollectorSettings("run", 1, 7, count=2, port_range=(first, first + 1)))
@@ -92,6 +95,7 @@ def started(pool: CollectorPool) -> tuple[float, list[int]]:
     return elapsed, pids
 
 
+@pytest.mark.long
 def test_a_warm_process_is_adopted_and_serves_much_sooner_than_a_cold_one() -> None:
     warm = WarmCollector.spawn()
     busy = psutil.Process(warm.process.pid)
@@ -107,6 +111,7 @@ def test_a_warm_process_is_adopted_and_serves_much_sooner_than_a_cold_one() -> N
     assert soon < late / 2
 
 
+@pytest.mark.long
 def test_closing_tells_every_simulator_why_and_ends_the_processes() -> None:
     pool = CollectorPool(CollectorSettings("run", 1, 7, count=2))
     endpoints = pool.start()
@@ -141,6 +146,7 @@ def test_a_hundred_sessions_need_no_thread_each_and_little_memory() -> None:
         assert (process.memory_info().rss - memory) / len(crowd) < 1 << 20
 
 
+@pytest.mark.long
 def test_a_killed_collector_costs_only_its_partial_segments() -> None:
     with learner(count=2, size=200, horizon=16) as trainer:
         lost = Playing(player(trainer.endpoints[0].address), 5)
@@ -170,6 +176,7 @@ def test_a_killed_collector_costs_only_its_partial_segments() -> None:
         eventually(lambda: ledger.owned_by(0) + ledger.owned_by(1) + ledger.free == blocks)
 
 
+@pytest.mark.long
 def test_the_only_collector_is_started_again_and_its_round_goes_on() -> None:
     with learner(size=100) as trainer:
         first = Playing(player(trainer.endpoints[0].address), 4)
@@ -237,6 +244,7 @@ def test_a_warm_process_ends_when_its_learner_goes_away() -> None:
     assert warm.process.exit_code() is not None
 
 
+@pytest.mark.long
 def test_a_simulator_that_breaks_off_is_reported() -> None:
     with learner() as trainer:
         polite, rude = player(trainer.endpoints[0].address), player(trainer.endpoints[0].address)
@@ -252,6 +260,7 @@ def test_a_simulator_that_breaks_off_is_reported() -> None:
         )
 
 
+@pytest.mark.long
 def test_a_simulator_that_hangs_is_ended_by_name_after_the_step_timeout() -> None:
     with learner(step_timeout=0.3) as trainer:
         hung, alive = player(trainer.endpoints[0].address), player(trainer.endpoints[0].address)
@@ -267,6 +276,7 @@ def test_a_simulator_that_hangs_is_ended_by_name_after_the_step_timeout() -> Non
         playing.stop()
 
 
+@pytest.mark.long
 def test_a_simulator_whose_agents_are_held_is_not_taken_for_hung() -> None:
     with learner(step_timeout=0.2, lockstep=False, size=2) as trainer:
         simulator = player(trainer.endpoints[0].address)
@@ -280,6 +290,7 @@ def test_a_simulator_whose_agents_are_held_is_not_taken_for_hung() -> None:
         assert simulator.receive().HasField("actions")
 
 
+@pytest.mark.long
 def test_start_up_has_a_time_limit_of_its_own() -> None:
     with learner(step_timeout=0.1, startup_timeout=0.6) as trainer:
         slow = player(trainer.endpoints[0].address)

@@ -135,6 +135,7 @@ def share(decision: str | None, probabilities: list[float], limit: int = 3000) -
     return found / GATES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "probabilities",
     [

@@ -280,6 +280,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.long
 def test_a_transition_with_a_picture_takes_at_most_a_tenth_more_than_the_picture() -> None:
     picture = 84 * 84 * 3
     spec = BehaviorSpec("Seeing", (ObservationSpec((3, 84, 84), dtype="uint8"),), ActionSpec(2, (3, 3)))

@@ -3,9 +3,12 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.stack import LUDUS, environment
 
 
+@pytest.mark.long
 def test_a_worker_without_a_ticket_key_stays_on_loopback(tmp_path: Path) -> None:
     exposed = environment(LUDUS_HOME=str(tmp_path), LUDUS_WORKER__BIND_HOST="0.0.0.0")
 

@@ -77,6 +77,7 @@ def ghost_of(folder: str | Path) -> dict[str, Any]:
     return state
 
 
+@pytest.mark.long
 def test_a_random_player_is_an_opponent_that_does_anything_and_told_of_by_its_name(tmp_path: Path) -> None:
     _, match_recorder = play(tmp_path, ["random"], {}, max_steps=600)
 
@@ -165,6 +166,7 @@ def test_a_run_goes_on_against_the_same_guests_even_if_their_checkpoint_is_gone(
     assert any(participant.checkpoint == CKPT for match in after.matches for participant in match.participants)
 
 
+@pytest.mark.long
 def test_guests_that_are_named_later_come_to_those_of_the_checkpoint(origin: Path, tmp_path: Path) -> None:
     _, before = play(tmp_path / "before", [CKPT], {CKPT: str(origin)}, max_steps=128)
 

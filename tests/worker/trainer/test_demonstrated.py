@@ -117,6 +117,7 @@ def test_a_stopped_clone_leaves_a_checkpoint_of_where_it_was(start: StartTrainer
     assert (Path(checkpoint["folder"]) / "Echo.onnx").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory", [None, {"memory_size": 8, "sequence_length": 4}], ids=["no memory", "memory"])
 def test_a_simulator_that_dials_in_evaluates_exact_steps(
     start: StartTrainer, tmp_path: Path, memory: dict[str, int] | None

@@ -22,6 +22,7 @@ def points(run: Ended, key: str) -> list[float]:
     return [point["value"] for message in messages for point in message["points"] if point["key"] == key]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("memory", [None, {"memory_size": 8, "sequence_length": 16}], ids=["plain", "memory"])
 def test_in_lockstep_collectors_act_with_the_policy_that_learns(
     start: StartTrainer, memory: dict[str, int] | None
@@ -36,6 +37,7 @@ def test_in_lockstep_collectors_act_with_the_policy_that_learns(
     assert not {"actors_disagree", "steps_stale"} & run.ever
 
 
+@pytest.mark.long
 def test_a_threaded_run_drops_what_is_older_than_its_limit_and_ends(start: StartTrainer) -> None:
     run = chase(start, {"threaded": True, "hyperparameters": {"max_policy_lag": 1}})
 

@@ -57,6 +57,7 @@ def learners(matches: list[PlayedMatch]) -> list[int]:
     return [team for team, _ in groupby(match.participants[0].team for match in matches)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trainer", "network"),
     [
@@ -103,6 +104,7 @@ def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, A
     assert (match_recorder.folders[-1] / "Brawler.onnx").exists()
 
 
+@pytest.mark.long
 def test_simulators_at_several_collectors_play_opponents_of_their_own(tmp_path: Path) -> None:
     games = [Brawl({RED: 2, BLUE: 2}) for _ in range(4)]
     ratio = {"play_against_latest_model_ratio": 0.0}

@@ -120,6 +120,7 @@ def test_going_on_twice_from_a_saved_trainer_ends_alike(worlds: dict[str, World]
     assert differences(again["algorithm"], world.saved["algorithm"]), "it has learned meanwhile"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows])
 def test_a_row_that_is_not_restored_is_noticed(worlds: dict[str, World], name: str, row: str) -> None:
     world = worlds[name]

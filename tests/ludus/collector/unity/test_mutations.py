@@ -84,6 +84,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.long
 def test_damaged_messages_neither_end_nor_grow_a_collector_nor_disturb_others(trainer: Learner) -> None:
     bystander = Participant.at(trainer, [Behavior("Bystander?team=0", agents=2, continuous=1)], pace=0.001)
     eventually(lambda: bystander.agent_steps > 0)

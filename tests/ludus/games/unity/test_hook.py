@@ -188,6 +188,7 @@ def test_what_a_hook_does_wrong_ends_the_game_and_is_said(
     eventually(lambda: world.run.sessions[0].closed_by_game)
 
 
+@pytest.mark.long
 def test_each_build_has_its_number_and_a_broken_hook_is_no_reason_to_start_it_again(
     run: FakeRun, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def found(make: Callable[[], Simulation]) -> tuple[Trial, list[Fact]]:
     return trial, [fact for _, fact in trial.watch.facts(lambda part: without_influence(make, part) is True)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found_where_it_is_and_nowhere_else(fault: str) -> None:
     trial, facts = found(lambda: EnvironmentSimulation([Walk(fault)], "Walk"))
@@ -52,6 +53,7 @@ SOUND: dict[str, Callable[[], Simulation]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_game_has_no_finding(name: str) -> None:
     trial, facts = found(SOUND[name])
@@ -103,6 +105,7 @@ def test_games_of_one_seed_tell_whether_a_part_of_the_action_counts(
     assert without_influence(game, part) is ignored
 
 
+@pytest.mark.long
 @settings(max_examples=6, deadline=None)
 @given(
     agents=st.integers(1, 5),

@@ -42,6 +42,7 @@ def test_a_role_that_starts_before_the_first_migration_says_what_to_run(tmp_path
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.long
 def test_a_database_is_migrated_only_after_its_first_migration(database_url: str) -> None:
     settings = DatabaseSettings(url=SecretStr(database_url))
     check_migrated(settings)

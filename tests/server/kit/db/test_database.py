@@ -166,6 +166,7 @@ def test_ids_sort_by_time() -> None:
     assert len(later) == 30
 
 
+@pytest.mark.long
 def test_what_a_killed_process_had_committed_is_there(database_url: str) -> None:
     """`kill -9` right after the acknowledgement; the default settings, which sync every commit."""
     script = (

@@ -53,6 +53,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_writer_that_is_stopped_for_too_long_is_killed_and_nothing_half_done_is_left(path: Path) -> None:
     database = Database(f"sqlite:///{path}", busy_seconds=0.2)
     assert stopped_writer(path) is None
@@ -73,6 +74,7 @@ def test_a_writer_that_is_stopped_for_too_long_is_killed_and_nothing_half_done_i
     database.close()
 
 
+@pytest.mark.long
 def test_a_writer_that_a_debugger_holds_is_left_alone(path: Path) -> None:
     process = stopped_in_a_write(f"sqlite:///{path}")
     try:

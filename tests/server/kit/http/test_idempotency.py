@@ -50,6 +50,7 @@ def test_a_refused_request_does_not_use_up_its_key(world: World) -> None:
     assert post(world.http, "key-4").status_code == 201
 
 
+@pytest.mark.long
 def test_many_at_once_with_one_key_have_one_effect(world: World) -> None:
     answers: list[httpx2.Response] = []
 

@@ -171,6 +171,7 @@ def test_a_recovering_run_resumes_from_its_newest_checkpoint(database: Database)
     assert read_run(database, claim.run_id).step == 2000
 
 
+@pytest.mark.long
 def test_contested_claims_have_one_winner_each(database_url: str) -> None:
     """8 workers with connections of their own fight for 24 runs."""
     database = Database(database_url, synchronous="OFF")

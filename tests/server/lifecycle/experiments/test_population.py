@@ -100,6 +100,7 @@ def test_a_population_of_16_survives_kills_and_beats_every_fixed_setting(world: 
     )
 
 
+@pytest.mark.long
 def test_a_population_that_was_stopped_begins_anew_when_it_is_resumed(world: World) -> None:
     played = begin(world, population("again"), learner=learns_at_a_falling_rate, summary=SUMMARY)
     played.turn()

@@ -30,6 +30,7 @@ def runs_of(trials: list[dict[str, Any]]) -> list[str]:
     return [run["run_id"] for trial in trials for run in trial["runs"]]
 
 
+@pytest.mark.long
 def test_a_sweep_ends_with_its_budget_and_names_the_best_setting(world: World) -> None:
     played = begin(world, body("sweep", parallelism=3))
 
@@ -46,6 +47,7 @@ def test_a_sweep_ends_with_its_budget_and_names_the_best_setting(world: World) -
     assert trials[0]["parameters"][LR] == 3e-4, "the baseline is the configuration's own"
 
 
+@pytest.mark.long
 def test_each_trial_is_an_ordinary_run_with_tags_a_seed_and_its_own_values(world: World) -> None:
     played = begin(world, body("ordinary", seeds=2, budget={"runs": 4}, parallelism=4))
 
@@ -62,6 +64,7 @@ def test_each_trial_is_an_ordinary_run_with_tags_a_seed_and_its_own_values(world
     assert config["behaviors"]["CartPole"]["hyperparameters"] == {"learning_rate": trial["parameters"][LR]}
 
 
+@pytest.mark.long
 def test_a_grid_tries_every_setting_once_and_needs_no_budget(world: World) -> None:
     parameters = {LR: {"values": [1e-4, 1e-3, 1e-2]}, EPOCHS: {"min": 2, "max": 8, "step": 3}}
     played = begin(world, body("grid", parameters=parameters, sampler="grid", budget={}, parallelism=4))
@@ -121,6 +124,7 @@ def test_200_trials_survive_a_controller_that_is_replaced_in_every_turn_and_none
     assert len(late) > 60, "and tries it more often than the rest"
 
 
+@pytest.mark.long
 def test_a_controller_that_is_killed_before_its_commit_has_begun_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +149,7 @@ def test_a_controller_that_is_killed_before_its_commit_has_begun_nothing(
     assert played.play()["trials"] == {"COMPLETE": 12}
 
 
+@pytest.mark.long
 def test_of_two_controllers_at_once_one_begins_the_trials(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     played = begin(world, body("raced", parallelism=2))
     first = played.controller
@@ -163,6 +168,7 @@ def test_of_two_controllers_at_once_one_begins_the_trials(world: World, monkeypa
     assert played.play()["trials"] == {"COMPLETE": 12}
 
 
+@pytest.mark.long
 def test_pause_and_resume_take_the_runs_along(world: World) -> None:
     played = begin(world, body("paused", parallelism=2, budget={"runs": 4}))
     played.turn()
@@ -180,6 +186,7 @@ def test_pause_and_resume_take_the_runs_along(world: World) -> None:
     assert played.play()["trials"] == {"COMPLETE": 4}
 
 
+@pytest.mark.long
 def test_more_budget_lets_a_finished_experiment_go_on_and_stop_ends_it(world: World) -> None:
     played = begin(world, body("extended", budget={"runs": 2}))
     played.play()
@@ -211,6 +218,7 @@ def test_at_the_limit_of_a_budget_the_runs_are_stopped(world: World, budget: dic
     assert states <= {"SUCCEEDED"}
 
 
+@pytest.mark.long
 def test_a_trial_whose_run_fails_fails_alone_and_five_in_a_row_end_the_experiment(world: World) -> None:
     def diverges(config: Any) -> bool:
         return bool(config["behaviors"]["CartPole"]["hyperparameters"]["learning_rate"] > 1e-3)
@@ -271,6 +279,7 @@ def test_the_runs_of_a_failed_experiment_pause_and_go_on_with_it(world: World) -
     assert played.play()["trials"] == {"COMPLETE": 3}
 
 
+@pytest.mark.long
 def test_an_unknown_metric_is_said_once_and_no_run_is_lost(world: World) -> None:
     played = begin(world, body("unknown", objective={"metric": "Environment/Rewards"}, budget={"runs": 2}))
 
@@ -283,6 +292,7 @@ def test_an_unknown_metric_is_said_once_and_no_run_is_lost(world: World) -> None
     assert played.get()["used"]["runs"] == 2
 
 
+@pytest.mark.long
 def test_a_sampler_that_raises_fails_the_experiment_with_its_error_and_can_be_resumed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,6 +311,7 @@ def test_a_sampler_that_raises_fails_the_experiment_with_its_error_and_can_be_re
     assert played.play()["trials"] == {"COMPLETE": 3}
 
 
+@pytest.mark.long
 def test_a_run_that_a_user_stops_makes_its_trial_fail_and_no_other(world: World) -> None:
     played = begin(world, body("by-hand", parallelism=2))
     played.turn()
@@ -313,6 +324,7 @@ def test_a_run_that_a_user_stops_makes_its_trial_fail_and_no_other(world: World)
     assert played.trials()[0]["detail"] == f"Run {first} was stopped by a user."
 
 
+@pytest.mark.long
 def test_an_evaluation_that_is_stopped_before_it_begins_makes_its_trial_fail(world: World) -> None:
     played = begin(world, body("unjudged", objective={"evaluate": {"episodes": 3}}, budget={"runs": 2}), saves=True)
     while not any(run["assessment_id"] for trial in played.trials() for run in trial["runs"]):
@@ -326,6 +338,7 @@ def test_an_evaluation_that_is_stopped_before_it_begins_makes_its_trial_fail(wor
     assert played.trials()[0]["state"] == "FAILED"
 
 
+@pytest.mark.long
 def test_a_run_that_is_still_about_to_pause_when_the_experiment_goes_on_is_resumed(world: World) -> None:
     played = begin(world, body("late-pause", budget={"runs": 2}))
     played.turn()
@@ -335,6 +348,7 @@ def test_a_run_that_is_still_about_to_pause_when_the_experiment_goes_on_is_resum
     assert played.play()["trials"] == {"COMPLETE": 2}
 
 
+@pytest.mark.long
 def test_refused_settings_do_not_end_an_experiment_whose_other_trials_train(world: World) -> None:
     sizes = "behaviors.CartPole.hyperparameters"
     parameters = {f"{sizes}.batch_size": {"values": [64, 8192]}, f"{sizes}.buffer_size": {"values": [1024, 10240]}}
@@ -348,6 +362,7 @@ def test_refused_settings_do_not_end_an_experiment_whose_other_trials_train(worl
     assert all("is larger than buffer_size" in trial["detail"] for trial in failed)
 
 
+@pytest.mark.long
 def test_a_trial_that_trains_to_its_end_is_complete_and_never_pruned_there(world: World) -> None:
     stopping = {"type": "asha"}  # the last rung would be max_steps
     played = begin(world, body("to-the-end", early_stopping=stopping, parallelism=4))
@@ -359,6 +374,7 @@ def test_a_trial_that_trains_to_its_end_is_complete_and_never_pruned_there(world
         assert trial["state"] != "PRUNED" or trial["reports"][-1][0] < STEPS
 
 
+@pytest.mark.long
 def test_importance_names_the_key_that_counts_once_enough_trials_are_complete(world: World) -> None:
     space = {LR: {"min": 1e-5, "max": 1e-1, "scale": "log"}, EPOCHS: {"values": [2, 4, 8]}}
     played = begin(world, body("weighed", parameters=space, budget={"runs": 24}, sampler="random"))

@@ -143,6 +143,7 @@ def test_a_snapshot_that_cannot_be_is_refused(payload: bytes) -> None:
         check_snapshot(payload)
 
 
+@pytest.mark.long
 def test_a_small_archive_that_unpacks_to_more_than_a_snapshot_may_have_is_refused() -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("tree.npy", "w") as entry:

@@ -109,6 +109,7 @@ def events_of(database: Database) -> list[Any]:
         return list(EventRepository(session).page(read_run(database, "run").id, limit=1000))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WAYS)
 def test_each_way_in_which_a_trainer_is_ended_records_its_own_reason(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -190,6 +191,7 @@ def test_a_configuration_with_keys_of_a_newer_release_ends_the_attempt_with_what
     )
 
 
+@pytest.mark.long
 def test_an_attempt_whose_lease_is_lost_writes_nothing_and_logs_why(database: Database, tmp_path: Path) -> None:
     make_run(database, name="run")
 

@@ -224,6 +224,7 @@ def test_collectors_with_bad_files_of_tls_end_the_attempt_with_the_file(
     assert all(sentence in line["exception"] for line in failed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trainer", "sentence"),
     [

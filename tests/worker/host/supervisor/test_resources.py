@@ -129,6 +129,7 @@ def test_points_beyond_the_checkpoint_from_which_a_run_resumes_count_no_more(dat
     assert steps(database) == [50, 100, 120]
 
 
+@pytest.mark.long
 def test_a_supervised_trainer_has_points_as_it_goes_on(database: Database, tmp_path: Path) -> None:
     make_run(database, name="run")
     flag = tmp_path / "enough"

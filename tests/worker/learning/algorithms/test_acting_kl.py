@@ -54,6 +54,7 @@ def learning(kind: Kind, trainer: str = "ppo", **hyperparameters: Any) -> Traini
     return training(game, trainer=trainer, network=network, **{**HYPER, **hyperparameters})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trainer", "kind"),
     [*(("ppo", kind) for kind in sorted(KINDS)), *(("poca", kind) for kind in ("everything", "hybrid", "memory"))],

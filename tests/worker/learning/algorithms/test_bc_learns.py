@@ -45,6 +45,7 @@ def last_returns(folder: Path, trainer: str, *, cloning: bool, seed: int = 1, **
     return fmean(returns[-10:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trainer", "discrete"),
     [

@@ -16,6 +16,7 @@ AGENTS = 16
 ALL = {"dueling": True, "n_step": 3, "prioritized": True}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("toy", "best", "hyper"),
     [

@@ -11,6 +11,7 @@ from tests.worker.rollouts import make_config
 from tests.worker.toys import Bandit, OneStepToy, Target, TwoBranches, learn, learn_endless
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("toy", "updates", "best", "margin", "shared_critic"),
     [
@@ -37,6 +38,7 @@ def test_reaches_the_best_reward(
     assert rewards[-1] > best - margin
 
 
+@pytest.mark.long
 def test_value_of_an_endless_task_is_the_geometric_series() -> None:
     # Rewards of 1 for ever: V = 1 / (1 - 0.8) = 5, where a limit ends the segments and not the task.
     config = make_config(gamma=0.8, lambd=0.9, num_epoch=4, batch_size=64, buffer_size=256, epsilon=1.0)

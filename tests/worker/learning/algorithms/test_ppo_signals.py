@@ -156,6 +156,7 @@ def without_generators(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["gail_2", "rnd"])
 def test_a_signal_that_breaks_takes_everything_back_and_is_named(name: str) -> None:
     ppo = make_ppo(batch_size=24)
@@ -174,6 +175,7 @@ def test_a_signal_that_breaks_takes_everything_back_and_is_named(name: str) -> N
     assert ppo.update(make_steps(seed=3), step=0)["Losses/Value Loss"] > 0.0
 
 
+@pytest.mark.long
 def test_an_exploding_critic_is_named_with_both_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     ppo = make_ppo(("extrinsic",), critic_learning_rate=1.0, num_epoch=30)
     before = ppo.state_dict()
@@ -225,6 +227,7 @@ class Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.long
 def test_no_minibatch_waits_for_the_device() -> None:
     counts = []
     for epochs in (1, 2):

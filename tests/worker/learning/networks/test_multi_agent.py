@@ -62,6 +62,7 @@ def test_the_value_is_that_of_the_team_whoever_of_it_asks() -> None:
     torch.testing.assert_close(values[0], values[2])
 
 
+@pytest.mark.long
 def test_absent_mates_change_nothing_whatever_stands_in_their_place() -> None:
     critic = make_critic()
     members = embedded(critic)
@@ -89,6 +90,7 @@ def test_the_baseline_knows_what_mates_do_and_not_what_its_agent_does() -> None:
     )  # values see no action
 
 
+@pytest.mark.long
 def test_a_lone_agents_baseline_is_its_value() -> None:
     critic = make_critic()
 
@@ -118,6 +120,7 @@ def test_weights_start_as_in_ml_agents() -> None:
     assert critic.heads.weight.shape == (SIGNALS, 256 + 1)
 
 
+@pytest.mark.long
 def test_a_memory_makes_the_past_count() -> None:
     critic = make_critic(memory={"memory_size": 12})
     members = embedded(critic)

@@ -183,6 +183,7 @@ def test_discrete_actions_are_refused_with_the_reason() -> None:
     assert refused.value.code == "actions_discrete"
 
 
+@pytest.mark.long
 def test_reaches_the_best_reward_of_a_toy() -> None:
     toy, agents, updates = Target(columns=2), 16, 200
     td3 = make_td3(

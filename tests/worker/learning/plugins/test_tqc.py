@@ -58,6 +58,7 @@ def test_the_quantile_loss_weighs_errors_by_their_side_and_bends_at_one() -> Non
     assert loss.tolist() == pytest.approx([expected])
 
 
+@pytest.mark.long
 def test_the_minimum_of_the_quantile_loss_is_the_quantiles_of_the_targets() -> None:
     fractions = torch.tensor([0.1, 0.5, 0.9])
     quantiles = torch.zeros(3, requires_grad=True)
@@ -169,6 +170,7 @@ def test_discrete_actions_are_refused_with_the_reason() -> None:
     assert refused.value.code == "actions_discrete"
 
 
+@pytest.mark.long
 def test_reaches_the_best_reward_of_a_toy() -> None:
     toy, agents, updates = Target(columns=2), 16, 250
     tqc = make_tqc(

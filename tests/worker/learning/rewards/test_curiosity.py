@@ -88,6 +88,7 @@ def test_what_was_measured_are_both_errors() -> None:
     }
 
 
+@pytest.mark.long
 def test_the_inverse_model_learns_the_action_and_the_forward_model_what_follows() -> None:
     curiosity = make_curiosity(learning_rate=3e-3)
     losses = [curiosity.update(moves(seed=seed)) for seed in range(300)]

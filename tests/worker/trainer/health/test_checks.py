@@ -34,6 +34,7 @@ def chase(start: StartTrainer, section: dict[str, Any], **game: Any) -> Ended:
     return play_through(start, simulation, {"behaviors": {"Chase": section}})
 
 
+@pytest.mark.long
 def test_a_reward_that_is_always_0_is_named_with_the_number_of_episodes(start: StartTrainer) -> None:
     run = chase(start, SECTION, constant_reward=0.0)
 

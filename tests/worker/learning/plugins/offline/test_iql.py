@@ -64,6 +64,7 @@ def test_targets_move_the_part_tau_of_their_way(tmp_path: Path) -> None:
         assert torch.allclose(target, old + 0.25 * (new - old), atol=1e-6)
 
 
+@pytest.mark.long
 def test_of_two_choices_the_rewarded_one_is_learned_however_seldom_it_was_shown(tmp_path: Path) -> None:
     """Cloning would choose the second one in one of ten cases."""
     spec = make_spec(vector(1), branches=(2,), name="Walker")
@@ -83,6 +84,7 @@ def test_of_two_choices_the_rewarded_one_is_learned_however_seldom_it_was_shown(
     assert head.softmax(1)[0, 1] > 0.9
 
 
+@pytest.mark.long
 def test_the_deviation_is_learned_and_simulators_explore_with_it(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     actions = rng.normal(0.0, 0.2, (400, 1)).clip(-1, 1).astype(np.float32)
