@@ -1,8 +1,7 @@
 """Self-play on games whose equilibria are known, measured exactly, with whole trainers and real collectors.
 
 Exploitability is what a best answer wins (`examples/games`), computed from the probabilities of a policy. In
-rock-paper-scissors a policy that learns to beat the newest one circles around the equilibrium; in Kuhn poker one whose
-entropy counts enough comes near it.
+rock-paper-scissors a policy that learns to beat the newest one circles around the equilibrium.
 """
 
 import runpy
@@ -27,9 +26,7 @@ from worker.trainer.messages import Job
 pytestmark = [pytest.mark.learning, pytest.mark.hours, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 GAMES = Path(__file__).resolve().parent.parent.parent / "examples/games"
-scissors, kuhn_poker = (
-    SimpleNamespace(**runpy.run_path(str(GAMES / f"{name}.py"))) for name in ("scissors", "kuhn_poker")
-)
+scissors = SimpleNamespace(**runpy.run_path(str(GAMES / "scissors.py")))
 
 NETWORK = {"num_layers": 1, "hidden_units": 16}
 SIMULATORS, TABLES = 4, 128
@@ -85,20 +82,6 @@ def play_scissors(folder: Path, seed: int) -> np.ndarray:
     return probabilities(recorder.folders, scissors.Scissors.behaviors[0], np.ones((1, 1), np.float32))[:, 0]
 
 
-def play_kuhn(folder: Path, seed: int) -> list[Any]:
-    """Train Kuhn poker against the newest policy, the sides in turns; return the strategy of each checkpoint."""
-    steps = 2048
-    self_play = {"play_against_latest_model_ratio": 1.0, "save_steps": steps - 1, "team_change": steps - 1}
-    learning = {"learning_rate": 2e-3, "learning_rate_schedule": "linear", "beta": 0.2, "lambd": 1.0}
-    document = section(200 * steps, self_play, buffer_size=steps, batch_size=steps // 4, **learning)
-    document["reward_signals"] = {"extrinsic": {"gamma": 1.0}}
-    recorder = Recorder(*(kuhn_poker.KuhnPoker(TABLES) for _ in range(SIMULATORS)))
-    run(recorder, "KuhnPoker", document, folder, seed)
-    observations = np.stack([kuhn_poker.observation(*state) for state in kuhn_poker.STATES])
-    bets = probabilities(recorder.folders, kuhn_poker.KuhnPoker.behaviors[0], observations)[..., 1]
-    return [dict(zip(kuhn_poker.STATES, row.tolist(), strict=True)) for row in bets]
-
-
 def test_rock_paper_scissors_against_the_newest_policy_alone_goes_round(tmp_path: Path) -> None:
     policies = play_scissors(tmp_path, 1)
 
@@ -106,11 +89,3 @@ def test_rock_paper_scissors_against_the_newest_policy_alone_goes_round(tmp_path
     assert fmean(later) > 0.4, np.round(policies, 2)
     mean = scissors.exploitability(policies.mean(0))
     assert mean < fmean(later) / 2, "what converges, if anything does, is the mean of the policies"
-
-
-def test_kuhn_poker_comes_near_an_equilibrium_and_its_value(tmp_path: Path) -> None:
-    strategies = play_kuhn(tmp_path, 1)
-
-    first, *_, last = (kuhn_poker.exploitability(strategy) for strategy in strategies)
-    assert last < 0.08 < first / 2, (first, last)
-    assert kuhn_poker.value(strategies[-1], strategies[-1]) == pytest.approx(kuhn_poker.VALUE, abs=0.03)

@@ -45,7 +45,13 @@ class Matches:
         for number in range(first, first + GAMES):
             wins = self._random.random() < 1.0 / (1.0 + 10.0 ** ((200.0 - skill) / 400.0))
             outcome: Outcome = "win" if wins else "loss"
-            played = {"number": number, "behavior": "CartPole", "simulator": 0, "at": 1000.0 + step, "step": step}
+            played: dict[str, Any] = {
+                "number": number,
+                "behavior": "CartPole",
+                "simulator": 0,
+                "at": 1000.0 + step,
+                "step": step,
+            }
             matches.append(
                 PlayedMatch(**played, participants=sides, outcome=outcome, truncated=False, rated=True, elo=1200.0)
             )
