@@ -85,7 +85,8 @@ def print_plan(planned: PlannedExperiment) -> None:
     limits = [f"{value:g} {limit.replace('_', ' ')}" for limit, value in spec["budget"].items() if value is not None]
     rule = spec["early_stopping"]
     objective = spec["objective"]
-    what = next((kind for kind in ("evaluate", "match") if objective[kind] is not None), objective["metric"])
+    sources = ("evaluate", "match", "rating")
+    what = next((source for source in sources if objective.get(source) is not None), objective["metric"])
     print_facts(
         [
             ("varies", f"{len(spec['parameters'])} keys, chosen by {spec['sampler']}"),

@@ -207,6 +207,7 @@ class RatingPoint(Base):
     elo: Mapped[float] = mapped_column(Double)
     mu: Mapped[float] = mapped_column(Double)
     sigma: Mapped[float] = mapped_column(Double)
+    ordinal: Mapped[float] = column_property(mu - 3 * sigma)
 
     __table_args__ = CLUSTERED
 

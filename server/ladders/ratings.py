@@ -26,6 +26,7 @@ from server.ladders.models import (
     LadderParticipant,
     LadderPlayer,
     RatingPoint,
+    RunLadder,
 )
 from server.ladders.rating_systems import Game, Participant, Rating, RatingState, RatingTable, Tally, tally
 from server.ladders.refs import PlayerKind
@@ -232,6 +233,20 @@ class RatingRepository(Repository):
             query = select(RatingPoint).where(*of_it, RatingPoint.game.in_(part)).order_by(RatingPoint.game)
             points_of_player += self._session.scalars(query)
         return points_of_player
+
+    def has_rated(self, run_id: str) -> bool:
+        """Return whether all matches of a run are in the ratings of its ladder."""
+        newest = select(func.max(LadderMatch.seq)).where(LadderMatch.run_id == run_id).scalar_subquery()
+        own = select(RunLadder.ladder_id).where(RunLadder.run_id == run_id)
+        waiting = select(Ladder.id).where(Ladder.id.in_(own), Ladder.rated_through < newest)
+        return self._session.scalar(waiting) is None
+
+    def of_policies(self, run_id: str, points: int) -> Mapping[str, Sequence[RatingPoint]]:
+        """Return the `history` of the policies that a run trains, by behavior; empty before its first rated match."""
+        own = select(RunLadder.ladder_id).where(RunLadder.run_id == run_id)
+        same = (LadderPlayer.run_id == run_id, LadderPlayer.kind == PlayerKind.POLICY, LadderPlayer.games > 0)
+        policies = self._session.scalars(select(LadderPlayer).where(LadderPlayer.ladder_id.in_(own), *same))
+        return {str(policy.behavior): self.history(policy, points) for policy in policies.all()}
 
     def _forget(self, ladder_id: str) -> None:
         """Set everything back to the beginning."""

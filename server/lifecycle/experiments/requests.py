@@ -109,13 +109,22 @@ class Objective(Write):
     """The section `match` of a configuration, without its candidate: the score of each run's newest checkpoint against
     `champion` counts, from 0 to 1.
     """
+    rating: Literal["elo", "mu", "ordinal"] | None = None
+    """The rating of each run's policy on its ladder counts, in place of a metric. Runs are compared by it on a ladder
+    that they share (`self_play.ladder`).
+    """
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if self.evaluate is not None and self.match is not None:
-            raise ValueError("give either evaluate or match")
+        if sum(source is not None for source in (self.evaluate, self.match, self.rating)) > 1:
+            raise ValueError("give one of evaluate, match and rating")
         self.metric = full_key(self.metric)
         return self
+
+    @property
+    def compares(self) -> str:
+        """What trials are compared by while they train, in words."""
+        return self.metric if self.rating is None else f"{self.rating} on its ladder"
 
     @property
     def assessment(self) -> tuple[str, str, JsonObject] | None:

@@ -25,6 +25,7 @@ from server.kit.errors import InvalidConfig, LudusError, RunEnded, Unavailable
 from server.kit.jobs import Job, RowsFailed
 from server.kit.states import TERMINAL
 from server.kit.wake_up import Wakes
+from server.ladders.ratings import RatingRepository
 from server.lifecycle.experiments.models import Experiment, Trial, TrialRun
 from server.lifecycle.experiments.population import Member, best_members, explored, gives_up
 from server.lifecycle.experiments.refs import Advice, Proposal, Reported, SamplerFailed
@@ -33,7 +34,7 @@ from server.lifecycle.experiments.requests import Budget, ExperimentSpec, Popula
 from server.lifecycle.experiments.service import close, finish, pause_runs
 from server.lifecycle.preparation import bind, prepare
 from server.lifecycle.service import RunNotPaused, RunService
-from server.metrics.points import Points
+from server.metrics.points import MetricPoint, Points
 from server.metrics.reader import MetricReader
 from server.metrics.repository import MetricRepository
 from server.runs.models import Run
@@ -44,6 +45,8 @@ AT_ONCE = 16
 """Runs that one round begins at most: their transaction is short."""
 FAILURES = 5
 """An experiment whose newest trials have failed, so many in a row, fails."""
+RATING_POINTS = 200
+"""Points of a policy's rating that are read, evenly spaced over its matches."""
 REFUSALS = 50
 """So does one whose newest settings make no configuration, so many in a row."""
 
@@ -194,11 +197,15 @@ class ExperimentRounds:
         elif run.stop_reason == StopReason.USER:
             decisions.ended[place] = Ended(None, f"Run {run.id} was stopped by a user.")
         elif assessment is None:
+            if look.spec.objective.rating is not None:
+                with database.read() as session:
+                    if not RatingRepository(session).has_rated(run.id):
+                        return  # the controller rates the last matches within seconds
             steps, values = self._curve(database, look.spec, run.id)
             if not steps:
                 raise CannotGoOn(self._missing(database, look, trial_run))
             value = float(np.mean(values[-look.spec.objective.last :]))
-            why = "" if math.isfinite(value) else f"{look.spec.objective.metric} of run {run.id} is no finite number."
+            why = "" if math.isfinite(value) else f"{look.spec.objective.compares} of run {run.id} is no finite number."
             decisions.ended[place] = Ended(value if math.isfinite(value) else None, why)
         elif trial_run.assessment_id is None:
             section, key, content = assessment
@@ -216,19 +223,30 @@ class ExperimentRounds:
             decisions.ended[place] = Ended(score, "" if score is not None else f"Run {run.id} played no game.")
 
     def _curve(self, database: Database, spec: ExperimentSpec, run_id: str) -> tuple[list[int], list[float]]:
-        """Return steps and values of the objective's metric in a run. Raises CannotGoOn."""
+        """Return steps and values of the objective's metric, or of the rating, in a run. Raises CannotGoOn."""
         objective = spec.objective
-        reader = MetricReader(database, self._store)
-        histories = {
-            behavior: Points.joined(list(by_attempt.values())).increasing()
-            for (_, behavior, _), by_attempt in reader.by_attempt(
-                [run_id], [objective.metric], objective.behavior
-            ).items()
-        }
+        if (rating := objective.rating) is not None:
+            with database.read() as session:
+                policies = RatingRepository(session).of_policies(run_id, RATING_POINTS)
+            histories = {
+                name: Points.of(
+                    [MetricPoint(name, rating, point.step or 0, point.at, getattr(point, rating)) for point in history]
+                )
+                for name, history in policies.items()
+                if objective.behavior in {None, name}
+            }
+        else:
+            reader = MetricReader(database, self._store)
+            histories = {
+                behavior: Points.joined(list(by_attempt.values())).increasing()
+                for (_, behavior, _), by_attempt in reader.by_attempt(
+                    [run_id], [objective.metric], objective.behavior
+                ).items()
+            }
         histories = {behavior: points for behavior, points in histories.items() if len(points)}
         if len(histories) > 1:
             raise CannotGoOn(
-                f"{objective.metric} has a value for each of {', '.join(sorted(histories))}: name one in "
+                f"{objective.compares} has a value for each of {', '.join(sorted(histories))}: name one in "
                 "objective.behavior (`ludus experiment set`), then resume."
             )
         if not histories:
@@ -241,7 +259,7 @@ class ExperimentRounds:
             keys = ", ".join(MetricRepository(session).keys([trial_run.run_id])[:12]) or "nothing"
         of = "" if look.spec.objective.behavior is None else f" of {look.spec.objective.behavior}"
         return (
-            f"Run {trial_run.run_id} has recorded no {look.spec.objective.metric}{of}, but {keys}. "
+            f"Run {trial_run.run_id} has recorded no {look.spec.objective.compares}{of}, but {keys}. "
             "Set another objective (`ludus experiment set`), then resume: no run is lost."
         )
 

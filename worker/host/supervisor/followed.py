@@ -36,7 +36,8 @@ class _Copy:
     run: str
     checkpoint: str
     """Its id."""
-    folder: Future[Path]
+    folder: Path
+    copied: Future[Path]
 
 
 class FollowedRuns:
@@ -62,11 +63,12 @@ class FollowedRuns:
 
     def poll(self, connection: SupervisorConnection) -> None:
         """Send what has been copied; look for newer checkpoints if it is time. Raises ConnectionClosed."""
-        for copy in [copy for copy in self._copies if copy.folder.done()]:
+        for copy in [copy for copy in self._copies if copy.copied.done()]:
             self._copies.remove(copy)
             try:
-                folder = copy.folder.result()
+                folder = copy.copied.result()
             except (CheckpointUnusable, LudusError) as error:
+                shutil.rmtree(copy.folder, ignore_errors=True)
                 log.warning("followed_checkpoint_unusable", run=copy.run, checkpoint=copy.checkpoint, error=str(error))
             else:
                 self._folders[copy.run].append(folder)
@@ -99,4 +101,4 @@ class FollowedRuns:
             self._newest[run] = checkpoint.id
             folder = self._folder / f"{self._runs.index(run)}-{checkpoint.id}"
             copied = self._transfer.submit(partial(fetch, self._transfer.store, checkpoint, folder))
-            self._copies.append(_Copy(run, checkpoint.id, copied))
+            self._copies.append(_Copy(run, checkpoint.id, folder, copied))

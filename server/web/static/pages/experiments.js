@@ -117,9 +117,9 @@ function budget(limits) {
 }
 
 /** What trials are compared by. @param {any} spec */
-function objective({ objective: { metric, behavior, last, mode, evaluate, match }, seeds }) {
-  const what = evaluate ? "mean return of an evaluation" : match ? "score against a champion" : `${metric}${
-    behavior ? ` of ${behavior}` : ""}, mean of the last ${last}`;
+function objective({ objective: { metric, behavior, last, mode, evaluate, match, rating }, seeds }) {
+  const what = evaluate ? "mean return of an evaluation" : match ? "score against a champion" : `${
+    rating ? `${rating} on the ladder` : metric}${behavior ? ` of ${behavior}` : ""}, mean of the last ${last}`;
   return `${what}, ${mode === "max" ? "higher" : "lower"} is better; ${seeds} ${seeds === 1 ? "seed" : "seeds"} each`;
 }
 

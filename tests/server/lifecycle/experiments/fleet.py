@@ -61,6 +61,8 @@ class Fleet:
     summary: int = SUMMARY
     """Steps that a run trains in a turn."""
     fails: Callable[[JsonObject], bool] = lambda _config: False
+    plays: Callable[[AttemptLedger, str, int, float], None] = lambda _ledger, _run, _step, _skill: None
+    """Plays the matches of a summary: takes what they are written to, the run, its step and its skill."""
     trainers: dict[str, AttemptLedger] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     skills: dict[str, float] = field(default_factory=dict)
@@ -109,6 +111,7 @@ class Fleet:
             if self.saves or self.learner is not None:
                 saved = make_checkpoint(step, path=f"runs/{run_id}/{len(self.steps)}/{step}")
                 self.checkpoints[run_id][ledger.checkpoints.add(saved)] = (step, value)
+            self.plays(ledger, run_id, step, value)
             ledger.metrics.append([MetricPoint("CartPole", REWARD, step, float(step), value)])
             intent = ledger.heartbeat(LEASE_SECONDS, step).intent
             if intent == Intent.CANCEL:

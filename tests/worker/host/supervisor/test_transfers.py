@@ -1,7 +1,6 @@
 """Copying to and from the artifact store, and the checkpoints that are stored by it."""
 
 import hashlib
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -148,17 +147,6 @@ class FullStore(FolderStore):
 
     def publish(self, source: Path, path: str) -> list[FileRef]:
         raise StorageFull(path)
-
-
-@pytest.fixture
-def ends() -> Iterator[tuple[SupervisorConnection, TrainerConnection]]:
-    """Both ends of a link, on which the trainer listens."""
-    ours, theirs = socket.socketpair()
-    link, trainer = SupervisorConnection(ours), TrainerConnection(theirs, print)
-    trainer.start(60)
-    yield link, trainer
-    trainer.close(1)
-    link.close()
 
 
 def commits(claim: Claim, database: Database, store: FolderStore, writes: Writes | None = None) -> CheckpointCommits:
