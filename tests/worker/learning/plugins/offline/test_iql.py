@@ -84,6 +84,18 @@ def test_of_two_choices_the_rewarded_one_is_learned_however_seldom_it_was_shown(
     assert head.softmax(1)[0, 1] > 0.9
 
 
+def test_forbidden_choices_have_no_part_in_the_probability_of_what_was_chosen(tmp_path: Path) -> None:
+    spec = make_spec(vector(1), branches=(3, 2), name="Walker")
+    masks = np.tile(np.array([1, 1, 0, 1, 1], np.uint8), (8, 1))
+    shown = make_demonstration(spec, (4, 4), discrete=np.zeros((8, 2), np.int32), action_masks=masks)
+    iql = learner(tmp_path, shown, temperature=0.0)
+    fix(iql.actor.head, 0.0)
+
+    measured = iql.iterate()
+
+    assert measured["Losses/Policy Loss"] == pytest.approx(2 * math.log(2)), "two choices are left in each branch"
+
+
 @pytest.mark.long
 def test_the_deviation_is_learned_and_simulators_explore_with_it(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
