@@ -108,18 +108,22 @@ def play(model: Path, env_id: str, episodes: int, seed: int = 1000) -> float:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(model, options)
     env = gymnasium.make(env_id)
+    memories = [entry.shape[-1] for entry in session.get_inputs() if entry.name == "recurrent_in"]
+    outputs = ["recurrent_out"] if memories else []
     returns = []
     for episode in range(episodes):
         observation, _ = env.reset(seed=seed + episode)
         total, over = 0.0, False
+        memory = [np.zeros((1, 1, size), np.float32) for size in memories]
         while not over:
             feed = {"obs_0": np.asarray(observation, np.float32)[None]}
+            feed |= {"recurrent_in": memory[0]} if memory else {}
             if isinstance(env.action_space, gymnasium.spaces.Discrete):
                 feed["action_masks"] = np.ones((1, int(env.action_space.n)), np.float32)
-                (actions,) = session.run(["deterministic_discrete_actions"], feed)
+                actions, *memory = session.run(["deterministic_discrete_actions", *outputs], feed)
                 action: Any = int(actions[0, 0])
             else:
-                (actions,) = session.run(["deterministic_continuous_actions"], feed)
+                actions, *memory = session.run(["deterministic_continuous_actions", *outputs], feed)
                 assert isinstance(env.action_space, gymnasium.spaces.Box)
                 low, high = env.action_space.low, env.action_space.high
                 action = low + (actions[0] + 1.0) / 2.0 * (high - low)

@@ -36,9 +36,11 @@ def score_of(task: Task, seed: int) -> float:
     algorithm = {"dqn": DQN, "ppo": PPO, "sac": SAC}[arguments.pop("algorithm", "ppo")]
     environments = arguments.pop("n_envs", 1)
     normalize = arguments.pop("normalize", False)
-    if arguments.pop("linear", False):
+    if linear := arguments.pop("linear", False):
         rate = arguments.pop("learning_rate")
-        arguments |= {"learning_rate": lambda left: left * rate, "clip_range": lambda left: left * 0.2}
+        arguments["learning_rate"] = lambda left: left * rate
+        if linear != "learning_rate":
+            arguments["clip_range"] = lambda left: left * 0.2
     env: Any = make_vec_env(task.env_id, environments, seed=seed)
     if normalize:
         env = VecNormalize(env)

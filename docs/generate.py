@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from deploy.dashboards import DASHBOARDS, dashboard
 from deploy.rules import prometheus_rule, rules
+from ludus.config.recommendations import figures, harmed, is_better, measurements, summary
 from ludus.docstrings import field_texts
 from server.config import reference
 from server.kit.secret_files import SUFFIX, is_secret
@@ -174,6 +175,28 @@ def configuration_page() -> str:
     return reference.render((ROOT / "docs" / "configuration.md").read_text(encoding="utf-8"))
 
 
+def recommendations_page() -> str:
+    """`docs/recommendations.md`: a table for each key that was measured, behind what is written by hand."""
+    written, mark, _ = (ROOT / "docs" / "recommendations.md").read_text(encoding="utf-8").partition("<!-- rows -->\n")
+    parts = [written + mark]
+    for row in measurements():
+        trainer, steps = row["when"]["trainer_type"], row["when"]["max_steps"]
+        verdict = "better" if is_better(row) else "not shown to be better"
+        verdict += f"; harmed: {', '.join(harmed(row))}" if harmed(row) else ""
+        parts.append(
+            f"\n## {row['key']} {json.dumps(row['value'])}, {trainer}\n\n"
+            f"Instead of {json.dumps(row['default'])}, for {steps['min']:,} to {steps['max']:,} steps: **{verdict}**.\n"
+            f"{summary(row).capitalize()}; p-value {row['p_value']:g}. Made {row['date']}, {row['source']}.\n\n"
+            "| task | actions | steps | without, by seed | with, by seed | probability of improvement |\n"
+            "| --- | --- | --- | --- | --- | --- |\n"
+        )
+        for task in row["tasks"]:
+            cells = [task["task"], task["actions"], f"{task['steps']:,}"]
+            cells += [", ".join(f"{score:.4g}" for score in task[side]) for side in ("without", "with")]
+            parts.append(f"| {' | '.join([*cells, figures(task)])} |\n")
+    return "".join(parts)
+
+
 def meanings() -> str:
     """`server/web/static/meanings.js`: the rows of docs/metrics.md, for tooltips of charts."""
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -223,6 +246,7 @@ FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "states": ("docs/run-states.md", states_page),
     "tree": ("docs/tree.md", tree_page),
     "configuration": ("docs/configuration.md", configuration_page),
+    "recommendations": ("docs/recommendations.md", recommendations_page),
     "meanings": ("server/web/static/meanings.js", meanings),
     "openapi": ("tests/golden/openapi.json", openapi),
     "rules": ("deploy/prometheus/ludus.rules.yaml", rules),

@@ -37,6 +37,7 @@ CLIENT_COMMANDS: Mapping[str, str] = {
     "play": "play",
     "proto": "proto",
     "queue": "overview",
+    "recommend": "recommend",
     "recording": "recording",
     "replay": "replay",
     "run": "run",

@@ -22,6 +22,7 @@ CODES: Final = {
     "invalid_syntax": "Neither YAML nor JSON.",
     "invalid_value": "Not one of the legal values.",
     "key_not_text": "A key that YAML reads as a number, a truth value or nothing.",
+    "measured_better": "A warning: another value measured better on tasks of this kind (docs/recommendations.md).",
     "missing": "A required key isn't there.",
     "no_effect": "A warning: legal, but without effect where it stands.",
     "not_a_mapping": "The document isn't a mapping of keys to values.",

@@ -10,6 +10,7 @@ from ludus.config.behavior import POCAConfig, PPOConfig
 from ludus.config.environment_parameters import Lesson
 from ludus.config.hyperparameters import OffPolicyHyperparameters, OnPolicyHyperparameters
 from ludus.config.problems import Path, join_path, show
+from ludus.config.recommendations import advice, measured
 from ludus.config.run import RunConfig
 from ludus.config.trainer import DemonstratedConfig, ReinforcementConfig, TrainerConfig
 from ludus.names import NAME_RULE, is_name
@@ -257,6 +258,8 @@ def warnings_of(config: RunConfig) -> Iterator[Finding]:
 
 def _behavior_warnings(section: TrainerConfig) -> Iterator[Finding]:
     """Yield warnings with paths below the section."""
+    if (found := advice(measured(section.model_dump(mode="json")))) is not None:
+        yield tuple(found[0].split(".")), "measured_better", found[1]
     for finding in futile(section):
         yield finding.path, "doubtful", f"{finding.message} {finding.remedy}".removesuffix(".")  # as all warnings
     rates = {"learning_rate": section.hyperparameters.learning_rate}

@@ -13,6 +13,9 @@ import time
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+
+import pytest
 
 from benchmarks.alone import play, train
 from tests.learning.tasks import Task
@@ -20,6 +23,8 @@ from tests.learning.tasks import Task
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCES = ("ludus", "server/config", "worker")
 EPISODES = 20
+LAST = 5
+"""Summaries whose mean is the score of a game of several agents, as of `ludus compare`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,8 @@ class Score:
     task: str
     seed: int
     score: float
-    """Mean return over 20 episodes with fixed seeds, deterministic actions."""
+    """Mean return over 20 episodes with fixed seeds, deterministic actions; of a game of several agents that of the
+    last summaries."""
     steps: int
     seconds: float
     """Of training, processes' start included."""
@@ -50,7 +56,12 @@ def folder() -> Path:
 
 
 def score_of(task: Task, seed: int) -> Score:
-    """Return the score of one seed: the stored one if it is up to date, else train."""
+    """Return the score of one seed: the stored one if it is up to date, else train.
+
+    Skips the test where a package of the task is not installed.
+    """
+    if task.needs:
+        pytest.importorskip(task.needs, reason=f"{task.name} needs {task.needs}: make learn installs the extra `learn`")
     stored = folder() / f"{task.name}-{seed}.json"
     if stored.exists():
         score = read(stored)
@@ -90,11 +101,16 @@ def _train(task: Task, seed: int) -> Score:
     scratch = folder() / f"{task.name}-{seed}"
     shutil.rmtree(scratch, ignore_errors=True)
     begin = time.monotonic()
-    outcome = train(task.document(seed), scratch, task.env_id, task.environments, seconds=7200.0)
+    outcome = train(
+        task.document(seed), scratch, task.game, task.environments, seconds=7200.0, arguments=task.arguments
+    )
     seconds = time.monotonic() - begin
     assert outcome.outcome == "succeeded", f"{task.name}, seed {seed}: {outcome.outcome}; see {scratch}/trainer.log"
-    model = outcome.folder / f"{task.behavior_name}.onnx"
-    score = play(model, task.env_id, EPISODES)
+    curve = outcome.series.get("Environment/Cumulative Reward", [])
+    if task.is_team_game:
+        score = fmean(value for _, value in curve[-LAST:])
+    else:
+        score = play(outcome.folder / f"{task.behavior_name}.onnx", task.env_id, EPISODES)
     shutil.rmtree(scratch)
     return Score(
         task.name,
@@ -102,6 +118,6 @@ def _train(task: Task, seed: int) -> Score:
         score,
         outcome.step,
         seconds,
-        outcome.series.get("Environment/Cumulative Reward", []),
+        curve,
         digest(task),
     )

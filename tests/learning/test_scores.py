@@ -58,3 +58,12 @@ def test_scores_are_not_worse_than_those_of_stable_baselines3(task: Task) -> Non
     ours = [score_of(task, seed).score for seed in task.seeds]
 
     assert probability_of_worse(ours, theirs, task.margin) < 0.95, (ours, theirs)
+
+
+@pytest.mark.parametrize("task", cases(tuple(task for task in TASKS if task.baseline)))
+def test_scores_are_not_worse_than_those_of_the_baseline(task: Task) -> None:
+    (baseline,) = (other for other in TASKS if other.name == task.baseline)
+
+    ours, theirs = ([score_of(each, seed).score for seed in each.seeds] for each in (task, baseline))
+
+    assert probability_of_worse(ours, theirs, task.margin) < 0.95, (ours, theirs)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from ludus.config.network import NetworkSettings
+from ludus.config.recommendations import advice, measured
 from server.config.resolution import resolve, review
 from server.config.rules import refuse_unsupported, unsupported
 from server.kit.errors import InvalidConfig
@@ -165,3 +166,13 @@ def test_learning_rates_that_saturate_networks_are_said_to_be_doubtful() -> None
     }
     assert "is 0.1: " in warnings[0].message
     assert "usual are 1e-5 to 1e-2" in warnings[0].message
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "sac", "poca"])
+def test_keys_that_measured_better_are_at_most_one_warning_of_a_behavior(trainer: str) -> None:
+    document = behavior(trainer_type=trainer, max_steps=40_000, summary_freq=1000)
+    named = advice(measured(resolve(document).behaviors["A"].model_dump(mode="json")))
+
+    warnings = [warning for warning in review(document)[1] if warning.code == "measured_better"]
+
+    assert [warning.path for warning in warnings] == ([] if named is None else [f"behaviors.A.{named[0]}"])
