@@ -27,6 +27,11 @@ class GaussianNoise:
         """Return the sample within the range of actions."""
         return on.clip(sample, -1.0, 1.0)
 
+    def sample(self, on: Operations[A], recorded: A) -> A:
+        """Return the recorded value: the sample, unless it was clipped."""
+        del on
+        return recorded
+
     def action(self, on: Operations[A], recorded: A) -> A:
         """Return the recorded value."""
         del on

@@ -101,6 +101,9 @@ class ContinuousHead(Protocol):
     def recorded(self, on: Operations[A], sample: A) -> A:
         """Return the value of a Gaussian sample that the learner gets."""
 
+    def sample(self, on: Operations[A], recorded: A) -> A:
+        """Return the Gaussian sample that a recorded value was made of, within (-1, 1) where its range has an end."""
+
     def action(self, on: Operations[A], recorded: A) -> A:
         """Return the value that the environment gets, within [-1, 1]."""
 
@@ -159,6 +162,11 @@ class Gaussian:
         del on
         return sample
 
+    def sample(self, on: Operations[A], recorded: A) -> A:
+        """Return the recorded value."""
+        del on
+        return recorded
+
     def action(self, on: Operations[A], recorded: A) -> A:
         """Return the clipped and scaled sample."""
         action: A = on.clip(recorded, -LIMIT, LIMIT) / LIMIT
@@ -193,6 +201,11 @@ class Squashed:
     def recorded(self, on: Operations[A], sample: A) -> A:
         """Return the sample after tanh."""
         return on.tanh(sample)
+
+    def sample(self, on: Operations[A], recorded: A) -> A:
+        """Return the inverse of tanh."""
+        sample: A = (on.log1p(recorded) - on.log1p(-1.0 * recorded)) * 0.5
+        return sample
 
     def action(self, on: Operations[A], recorded: A) -> A:
         """Return the recorded value."""

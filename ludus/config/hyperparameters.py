@@ -168,10 +168,6 @@ class OffPolicyHyperparameters(_Buffered):
     """Agent steps per gradient step of the reward signals' own networks. Default: a copy of `steps_per_update`.
     Typical: 1 to 20, as `steps_per_update`.
     """
-    tau: Real = Field(default=0.005, gt=0, le=1)
-    """Fraction by which the target network moves towards the network per gradient step; larger is faster and less
-    stable. Typical: 0.005 to 0.01.
-    """
     reset_interval: Own[Whole | None] = Field(default=None, ge=1, le=MAX_STEPS)
     """Gradient steps after which networks, optimizers and entropy coefficients begin anew, while the replay buffer
     stays (Nikishin et al. 2022); null = never. For `steps_per_update` below 1, where networks learn the first steps so
@@ -180,8 +176,17 @@ class OffPolicyHyperparameters(_Buffered):
     """
 
 
-class SACHyperparameters(OffPolicyHyperparameters):
-    """Soft Actor-Critic (Haarnoja et al. 2018)."""
+class TargetHyperparameters(OffPolicyHyperparameters):
+    """Parent of the numbers of trainers that learn from a replay buffer with target networks."""
+
+    tau: Real = Field(default=0.005, gt=0, le=1)
+    """Fraction by which the target network moves towards the network per gradient step; larger is faster and less
+    stable. Typical: 0.005 to 0.01.
+    """
+
+
+class EntropyHyperparameters(OffPolicyHyperparameters):
+    """Parent of the numbers of trainers that maximise rewards and the policy's entropy."""
 
     init_entcoef: Real = Field(default=1.0, gt=0)
     """Initial value of the entropy coefficients, which then adapt: one for the continuous actions, one for each
@@ -193,6 +198,10 @@ class SACHyperparameters(OffPolicyHyperparameters):
     all time scales up to 512 steps (pink; Eberhard et al. 2023). Pink noise reaches goals that white noise, which
     cancels out over time, does not reach (MountainCarContinuous).
     """
+
+
+class SACHyperparameters(TargetHyperparameters, EntropyHyperparameters):
+    """Soft Actor-Critic (Haarnoja et al. 2018)."""
 
 
 class CloneHyperparameters(Hyperparameters):

@@ -21,6 +21,8 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.xdist_group("stack")]
 STEPS = 2048
+LIMITED = {"batch_size": 64, "buffer_size": 450, "num_epoch": 2, "max_policy_lag": 0}
+"""Rounds that four games do not end at once: two of them answer for the next one, by a policy that is then too old."""
 
 
 @contextlib.contextmanager
@@ -64,6 +66,9 @@ def lights(**network: Any) -> dict[str, Any]:
     ("config", "behavior", "game"),
     [
         pytest.param(cartpole(STEPS), "CartPole", "gymnasium:CartPole-v1", id="vectors"),
+        pytest.param(
+            cartpole(STEPS, hyperparameters=LIMITED), "CartPole", "gymnasium:CartPole-v1", id="limit-of-the-policy-lag"
+        ),
         pytest.param(lights(), "Lights", "python:tests/toys/lights.py:Lights", id="pictures"),
         pytest.param(
             lights(memory={"memory_size": 8, "sequence_length": 4}),
@@ -96,6 +101,12 @@ def test_in_lockstep_a_run_with_an_edge_collector_ends_with_the_same_bits_as_wit
     expected, actual = (weights(client, run.id, tmp_path, behavior) for run in (local, edge))
     assert actual.keys() == expected.keys()
     assert all(np.array_equal(actual[name], expected[name]) for name in expected)
+    if "max_policy_lag" in config["behaviors"][behavior]["hyperparameters"]:
+        ((one,), (other,)) = (client.metrics.series(run.id, "Policy/Stale Share") for run in (local, edge))
+        assert one.values == other.values
+        assert 0.0 < np.max(np.array(one.values, float)) < 0.01, (
+            "what was answered before its round began is dropped, and nothing else"
+        )
 
 
 def test_collecting_for_a_run_without_places_ends_with_the_reason(stack: LudusUp, client: Client) -> None:

@@ -447,6 +447,13 @@ TASKS: tuple[Task, ...] = (
         environments=1,
     ),
     Task(
+        name="pendulum-crossq",
+        env_id="Pendulum-v1",
+        behavior=yaml.safe_load(read_preset("pendulum_crossq"))["behaviors"]["Pendulum"],
+        bar=-180.0,
+        environments=1,
+    ),
+    Task(
         name="cartpole-sac",
         env_id="CartPole-v1",
         behavior=_sac(

@@ -78,7 +78,7 @@ def test_trainers_beside_ml_agents_novelty_explorers_and_all_adapters_are_plug_i
     own = {kind: {name for name, plugin in installed(kind).items() if plugin.package == OWN} for kind in Kind}
 
     assert own == {
-        Kind.TRAINERS: {"dqn", "finetune", "offline", "td3", "tqc"},
+        Kind.TRAINERS: {"crossq", "dqn", "finetune", "offline", "td3", "tqc"},
         Kind.REWARDS: {"novelty"},
         Kind.ENCODERS: set(),
         Kind.EXPLORERS: {"epsilon_greedy", "gaussian_noise"},
@@ -94,7 +94,7 @@ def test_nothing_of_the_core_names_them() -> None:
         for path in (ROOT / package).rglob("*.py")
         if not rooms & {*path.parents} and path.name not in {"epsilon_greedy.py", "gaussian_noise.py"}
     ]
-    trainers = "dqn|td3|tqc|rebrac|iql|finetune"
+    trainers = "dqn|td3|tqc|crossq|rebrac|iql|finetune"
     modules = r"adapters[.](gymnasium|pettingzoo|assignment|python)"
     named = [
         str(path)

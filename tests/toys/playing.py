@@ -17,6 +17,8 @@ from ludus.collector.recorder import TrajectoryRecorder
 from ludus.collector.runners import LearningRunner
 from ludus.collector.step_quota import StepQuota
 from ludus.config.behavior import POCAConfig, PPOConfig, SACConfig
+from ludus.config.plugins.dqn import DQNConfig
+from ludus.config.plugins.td3 import TD3Config
 from ludus.protocol.batches import Array, BehaviorBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
 from tests.segments import Segment, columns_of, rows_of
@@ -27,7 +29,7 @@ from worker.experience.rollout import Rollout, gather
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.build import Demonstrations, build_algorithm
 
-TRAINERS = {"ppo": PPOConfig, "sac": SACConfig, "poca": POCAConfig}
+TRAINERS = {"ppo": PPOConfig, "poca": POCAConfig, "sac": SACConfig, "dqn": DQNConfig, "td3": TD3Config}
 
 
 class Game(Protocol):
@@ -61,7 +63,7 @@ class Arcade:
     """One game that is played by a policy, round by round."""
 
     game: Game
-    config: PPOConfig | SACConfig | POCAConfig
+    config: PPOConfig | POCAConfig | SACConfig | DQNConfig | TD3Config
     steps: int
     """Of a round."""
     seed: int = 1

@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter
 
 from ludus.config.behavior import BehaviorConfig, POCAConfig, PPOConfig, SACConfig
+from ludus.config.plugins.crossq import CrossQConfig
 from ludus.config.plugins.dqn import DQNConfig
 from ludus.config.plugins.offline import FinetuneConfig
 from ludus.config.plugins.td3 import TD3Config
@@ -27,6 +28,7 @@ from worker.learning.algorithms.poca import POCA
 from worker.learning.algorithms.ppo import PPO
 from worker.learning.algorithms.sac import SAC
 from worker.learning.build import Demonstrations, build_algorithm
+from worker.learning.plugins.crossq import CrossQ
 from worker.learning.plugins.dqn.algorithm import DQN
 from worker.learning.plugins.td3 import TD3
 from worker.learning.plugins.tqc import TQC
@@ -79,12 +81,21 @@ HYPERPARAMETERS: dict[str, dict[str, Any]] = {
     },
     "td3": {"batch_size": 8, "buffer_size": 64, "steps_per_update": 12, "save_replay_buffer": True},
     "tqc": {"batch_size": 8, "buffer_size": 64, "steps_per_update": 12, "save_replay_buffer": True},
+    "crossq": {
+        "batch_size": 8,
+        "buffer_size": 64,
+        "steps_per_update": 12,
+        "save_replay_buffer": True,
+        "policy_delay": 1,
+        "critic_hidden_units": 8,
+    },
     "finetune": {"batch_size": 8, "buffer_size": 64, "steps_per_update": 12, "save_replay_buffer": True},
 }
 REFUSED: dict[str, set[str]] = {
     "dqn": {"continuous", "hybrid", "lstm", "bc"},
     "td3": {"discrete", "hybrid", "lstm", "bc"},
     "tqc": {"discrete", "hybrid", "lstm"},
+    "crossq": {"discrete", "hybrid", "lstm"},
     "finetune": {"lstm", "bc", "gail", "rnd", "curiosity"},
 }
 """What a trainer does not have."""
@@ -163,7 +174,7 @@ def play(cell: Cell, seed: int) -> Rollout:
         memory_size=0 if memory is None else memory["memory_size"],
         group_size=2 if cell.trainer == "poca" else 0,
         masked=True,
-        continuous=np.tanh(continuous) if cell.trainer in {"sac", "td3", "tqc", "finetune"} else continuous,
+        continuous=np.tanh(continuous) if cell.trainer in {"sac", "td3", "tqc", "crossq", "finetune"} else continuous,
         sequences=np.full(len(LENGTHS), seed),
     )
 
@@ -213,14 +224,14 @@ def test_every_variant_builds_learns_survives_a_checkpoint_and_exports(
 def test_every_trainer_lets_gail_go_on_beyond_termination_where_that_is_asked_for(
     shown: dict[tuple[str, str], Demonstrations], trainer: str
 ) -> None:
-    actions = "continuous" if trainer in {"td3", "tqc"} else "discrete"
+    actions = "continuous" if trainer in {"td3", "tqc", "crossq"} else "discrete"
     cell = Cell(trainer, "gail", actions, "vector", "plain")
     gail = {**INTRINSIC, **DEMONSTRATION, "ignore_done": True}
     document = cell.config.model_dump(mode="json") | {"reward_signals": {**EXTRINSIC, "gail": gail}}
 
     algorithm = build_algorithm(CONFIG.validate_python(document), cell.spec, CPU, 1, shown[actions, "vector"])
 
-    assert isinstance(algorithm, PPO | SAC | POCA | DQN | TD3 | TQC)
+    assert isinstance(algorithm, PPO | SAC | POCA | DQN | TD3 | TQC | CrossQ)
     assert algorithm.signals.ignores_termination.tolist() == [False, True]
     assert algorithm.update(play(cell, 1), 24) is not None
 
@@ -229,6 +240,6 @@ def test_the_cross_has_every_trainer_and_every_signal() -> None:
     built = {type(cell.config) for cell in CELLS}
     signals = {name for cell in CELLS for name, _ in cell.config.reward_signals.active()}
 
-    assert len(CELLS) == 3 * 5 * 3 * 2 * 2 + 4 * 2 + 4 * 2 + 5 * 2 + 3 * 2
-    assert built == {PPOConfig, SACConfig, POCAConfig, DQNConfig, TD3Config, TQCConfig, FinetuneConfig}
+    assert len(CELLS) == 3 * 5 * 3 * 2 * 2 + 4 * 2 + 4 * 2 + 5 * 2 + 5 * 2 + 3 * 2
+    assert built == {PPOConfig, SACConfig, POCAConfig, DQNConfig, TD3Config, TQCConfig, CrossQConfig, FinetuneConfig}
     assert signals == {"extrinsic", "curiosity", "gail", "rnd"}

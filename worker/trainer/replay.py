@@ -105,6 +105,8 @@ class Lesson:
             if isinstance(self.algorithm, OnPolicy):
                 versions = torch.full_like(rollout.versions, self.algorithm.version)
                 rollout = replace(rollout, log_probs=self._log_probs(rollout), versions=versions)
+            else:  # a recording has none
+                rollout = replace(rollout, log_probs=torch.full_like(rollout.log_probs, torch.nan))
             self.steps += rollout.steps
             measured = self.algorithm.update(rollout, self.steps)
             if measured is None:

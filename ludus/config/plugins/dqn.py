@@ -4,13 +4,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from ludus.config.hyperparameters import MAX_STEPS, OffPolicyHyperparameters
+from ludus.config.hyperparameters import MAX_STEPS, TargetHyperparameters
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.trainer import MemorylessConfig, OffPolicyConfig, amendable
 from ludus.config.values import Flag, Own, Real, Schedule, Whole, config_error
 
 
-class DQNHyperparameters(OffPolicyHyperparameters):
+class DQNHyperparameters(TargetHyperparameters):
     """Deep Q-learning (Mnih et al. 2015). The keys of exploration and target are those of ML-Agents' plug-in."""
 
     exploration_schedule: Schedule = "linear"

@@ -4,13 +4,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from ludus.config.hyperparameters import MAX_STEPS, OffPolicyHyperparameters
+from ludus.config.hyperparameters import MAX_STEPS, TargetHyperparameters
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.trainer import MemorylessConfig, OffPolicyConfig, amendable
 from ludus.config.values import Own, Real, Whole, config_error
 
 
-class TD3Hyperparameters(OffPolicyHyperparameters):
+class TD3Hyperparameters(TargetHyperparameters):
     """Twin Delayed Deep Deterministic policy gradient (Fujimoto et al. 2018). Its defaults are the paper's."""
 
     exploration_sigma: Own[Real] = Field(default=0.1, gt=0, le=2)

@@ -94,3 +94,14 @@ def test_logits_of_choices_are_the_same_in_numpy_torch_and_onnx(name: str) -> No
         return head.logits(on, columns, constants) * 1.0
 
     np.testing.assert_allclose(in_a_model(values, exported), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*HEADS, "gaussian_noise"])
+def test_a_recorded_value_tells_its_sample_in_numpy_and_torch(name: str) -> None:
+    head = head_of(name).continuous
+    assert head is not None
+    samples = np.array([[-0.9, -0.1, 0.0, 1e-4, 0.5, 0.99]], np.float32)
+    recorded = head.recorded(NUMPY, samples)
+
+    np.testing.assert_allclose(head.sample(NUMPY, recorded), samples, atol=1e-6)
+    np.testing.assert_allclose(head.sample(TORCH, torch.from_numpy(recorded)).numpy(), samples, atol=1e-6)

@@ -82,7 +82,7 @@ FORMER = st.sampled_from(
         "parameters",
     ]
 )
-TRAINER = st.sampled_from(["ppo", "sac", "offline_bc", "online_bc", "dqn", "td3", "tqc"])
+TRAINER = st.sampled_from(["ppo", "sac", "offline_bc", "online_bc", "dqn", "td3", "tqc", "crossq"])
 BLOCK = st.builds(
     lambda trainer, keys: {"trainer": trainer, **keys}, TRAINER | LEAF, st.dictionaries(FORMER | KEY, VALUE, max_size=6)
 )

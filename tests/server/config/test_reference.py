@@ -14,6 +14,7 @@ from ludus.config.hyperparameters import (
 )
 from ludus.config.imitation import BehavioralCloningConfig
 from ludus.config.network import MemorySettings
+from ludus.config.plugins.crossq import CrossQHyperparameters
 from ludus.config.plugins.dqn import DQNHyperparameters
 from ludus.config.plugins.td3 import TD3Hyperparameters
 from ludus.config.plugins.tqc import TQCHyperparameters
@@ -74,6 +75,7 @@ def test_every_number_that_is_tuned_has_a_typical_range() -> None:
         DQNHyperparameters,
         TD3Hyperparameters,
         TQCHyperparameters,
+        CrossQHyperparameters,
         CloneHyperparameters,
         MemorySettings,
     ]

@@ -9,6 +9,7 @@ import torch
 from ludus.collector.spec_checks import UnsupportedSpec
 from ludus.config.behavior import TRAINERS, CloneConfig
 from ludus.config.imitation import FromDemonstrations
+from ludus.config.plugins.crossq import CrossQConfig
 from ludus.config.plugins.td3 import TD3Config
 from ludus.config.plugins.tqc import TQCConfig
 from ludus.config.rewards import GAILConfig, RewardSignals
@@ -44,7 +45,7 @@ def expert(tmp_path: Path) -> Demonstrations:
 
 
 def test_every_trainer_is_built_from_its_defaults() -> None:
-    continuous_only = {TD3Config, TQCConfig}
+    continuous_only = {CrossQConfig, TD3Config, TQCConfig}
     built = {
         type(build_algorithm(trainer(), make_spec(continuous=1) if trainer in continuous_only else SPEC, CPU, 1, NONE))
         for trainer in learners()
@@ -235,7 +236,7 @@ def test_gpus_that_are_counted_can_be_used() -> None:
 
 @pytest.mark.parametrize("trainer", learners(), ids=lambda trainer: trainer.model_fields["trainer_type"].default)
 def test_a_run_that_begins_with_a_checkpoint_gets_every_network_and_optimizer(trainer: Any) -> None:
-    spec = make_spec(continuous=1) if trainer in {TD3Config, TQCConfig} else SPEC
+    spec = make_spec(continuous=1) if trainer in {CrossQConfig, TD3Config, TQCConfig} else SPEC
 
     parts = build_algorithm(trainer(), spec, CPU, 1, NONE)._state._stored
 

@@ -46,6 +46,7 @@ def trainers(shown: str) -> dict[str, dict[str, Any]]:
     return {
         "ppo": ppo,
         "ppo-kl": {**ppo, "hyperparameters": {**PPO, "desired_kl": 10.0, "normalize_values": True}},
+        "ppo-limit": {**ppo, "hyperparameters": {**PPO, "max_policy_lag": 0}},
         "ppo-lstm": {**ppo, "network_settings": MEMORY},
         "ppo-gail": {**ppo, "reward_signals": {**EXTRINSIC, **gail}, "behavioral_cloning": {"demo_path": shown}},
         "ppo-curiosity-rnd": {**ppo, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL, "rnd": SIGNAL}},
@@ -80,7 +81,9 @@ SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "poca")
 
 @pytest.mark.long
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", ["ppo", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize(
+    "name", ["ppo", "ppo-limit", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
 def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> None:
     config = document(trainers(show(tmp_path / "shown.npz"))[name])
     grouped = name == "poca"
@@ -98,6 +101,9 @@ def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> No
     assert differences(final_state(whole), final_state(third)) == []
     cut = first.measured() | second.measured() | third.measured()
     assert cut == whole.measured()
+    if name == "ppo-limit":
+        stale = [value for (key, _), value in cut.items() if key == "Policy/Stale Share"]
+        assert 0.0 < max(stale) < 1.0, "steps that were answered before their round began"
 
 
 @pytest.mark.timeout(240)

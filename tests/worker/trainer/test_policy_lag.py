@@ -38,6 +38,27 @@ def test_in_lockstep_collectors_act_with_the_policy_that_learns(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("trainer", ["sac", "dqn", "crossq"])
+def test_collectors_explore_with_the_policy_that_learns_from_a_replay_buffer(start: StartTrainer, trainer: str) -> None:
+    simulation = EnvironmentSimulation([Chase(continuous=trainer == "crossq") for _ in range(8)], "Chase")
+    width = {"critic_hidden_units": 32} if trainer == "crossq" else {}
+    section = {
+        "trainer_type": trainer,
+        "hyperparameters": {"batch_size": 64, "buffer_init_steps": 64, "steps_per_update": 8, **width},
+        "network_settings": {"hidden_units": 32, "normalize": True},
+        "max_steps": 1024,
+        "summary_freq": 256,
+    }
+
+    run = play_through(start, simulation, {"behaviors": {"Chase": section}})
+
+    measured = points(run, "Policy/Acting KL")
+    assert len(measured) >= 2
+    assert max(measured) < 1e-6
+    assert "actors_disagree" not in run.ever
+
+
+@pytest.mark.long
 def test_a_threaded_run_drops_what_is_older_than_its_limit_and_ends(start: StartTrainer) -> None:
     run = chase(start, {"threaded": True, "hyperparameters": {"max_policy_lag": 1}})
 

@@ -105,6 +105,21 @@ def test_teams_of_unequal_size_learn_in_turns(trainer: str, network: dict[str, A
 
 
 @pytest.mark.long
+def test_a_limit_of_the_policy_lag_drops_nothing_for_what_is_played_out_of_turn(tmp_path: Path) -> None:
+    game = Brawl({RED: 1, BLUE: 3, GREEN: 2})
+    document = section(hyperparameters={**HYPERPARAMETERS["ppo"], "max_policy_lag": 0})
+
+    finished, match_recorder = train({"Brawler": document}, [game], tmp_path)
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
+    assert learners(match_recorder.matches) == [0, 1, 2, 0]
+    stale = match_recorder.points("Policy/Stale Share", "Brawler")
+    assert 0.0 < max(stale) < 0.1, "steps that were answered before their round began, and no others"
+    state = checkpoint.load(match_recorder.folders[-1])["Brawler"]
+    assert state["algorithm"]["version"] == 10, "each of the ten rounds of at most 64 steps was learned from"
+
+
+@pytest.mark.long
 def test_simulators_at_several_collectors_play_opponents_of_their_own(tmp_path: Path) -> None:
     games = [Brawl({RED: 2, BLUE: 2}) for _ in range(4)]
     ratio = {"play_against_latest_model_ratio": 0.0}

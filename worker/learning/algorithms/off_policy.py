@@ -42,9 +42,11 @@ from worker.experience.replay import ReplayBuffer, Replayed
 from worker.experience.rollout import Rollout
 from worker.experience.state import State
 from worker.experience.transitions import Transitions, transitions_of
+from worker.learning.algorithms.acting_kl import ACTING_INTERVAL, acting_kl
 from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
 from worker.learning.algorithms.numeric_check import GROWTH, OF_ANOTHER_RANK, Diverged, first_infinite
+from worker.learning.algorithms.ppo_stats import ACTING_KL
 from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
 from worker.learning.data_parallel import average, count_ranks, least
 from worker.learning.fast.adam import FlatAdam
@@ -348,6 +350,7 @@ class OffPolicyAlgorithm(Algorithm):
         kind, steps = hyper.learning_rate_schedule, self.config.max_steps
         rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step)
         with self.mode():
+            acting = self._acting(rollout)  # before the statistics of observations change
             self.store(rollout)
             experience.advance(step)
             due, signals_due = experience.due()
@@ -367,7 +370,7 @@ class OffPolicyAlgorithm(Algorithm):
             experience.signal_updates += signals_due
             lag = self.version - float(rollout.versions.double().mean())
             self.version += bool(due)
-            metrics = {**metrics, **experience.episode_metrics()}
+            metrics = {**metrics, **acting, **experience.episode_metrics()}
             return metrics | {"Policy/Learning Rate": rate, "Policy/Lag": lag}
 
     def state_dict(self) -> State:
@@ -381,6 +384,20 @@ class OffPolicyAlgorithm(Algorithm):
         self.experience.load_state_dict(state)
         self.version = state["version"]
         self._values_before, self._losses_before = list(state["values_before"]), dict(state["losses_before"])
+
+    def _acting(self, rollout: Rollout) -> dict[str, float]:
+        """Return `Policy/Acting KL`, if it is due: where collectors have the present weights and statistics."""
+        experience, hyper = self.experience, self.experience.hyper
+        if self.version % ACTING_INTERVAL:
+            return {}
+        if self.actor.normalizer is not None and (
+            not experience.updates
+            or len(experience.replay) < min(hyper.batch_size, hyper.buffer_size)
+            or (experience.signals_learn and hyper.reward_signal_steps_per_update < hyper.steps_per_update)
+        ):  # rounds without a new version have changed the statistics
+            return {}
+        kl = acting_kl(self.actor, rollout, self.version, self.device)
+        return {} if kl is None else {ACTING_KL: kl}
 
     def _concluded(
         self,

@@ -34,13 +34,17 @@ class _Group(NamedTuple):
 class FlatAdam:
     """Adam without weight decay."""
 
-    def __init__(self, *groups: Iterable[tuple[str, nn.Parameter]], owns_storage: bool = True) -> None:
+    def __init__(
+        self, *groups: Iterable[tuple[str, nn.Parameter]], owns_storage: bool = True, beta1: float = BETAS[0]
+    ) -> None:
         """Each group is some parameters with their names; a name is in one group only. Empty ones, and those that need
         no gradient, are left out.
 
         With `owns_storage` the storage of parameters and `grad` is replaced. Without it the parameters belong to
-        another optimizer: they stay where they are, and the gradient comes from `set_gradient`.
+        another optimizer: they stay where they are, and the gradient comes from `set_gradient`. `beta1` is the decay
+        of the mean gradient, from 0 to below 1.
         """
+        self._beta1 = beta1
         members = [[(name, part) for name, part in group if part.requires_grad and part.numel()] for group in groups]
         named = [member for group in members for member in group]
         self.names = [name for name, _ in named]
@@ -100,7 +104,7 @@ class FlatAdam:
                 group.steps,
                 fused=True,
                 amsgrad=False,
-                beta1=BETAS[0],
+                beta1=self._beta1,
                 beta2=BETAS[1],
                 lr=rate,
                 weight_decay=0.0,

@@ -1,4 +1,4 @@
-"""Q networks of continuous actions, and their slowly moving copies, the targets.
+"""Q networks of continuous actions, and, in `TrackedActionValues`, their slowly moving copies, the targets.
 
 Each is a `CriticNetwork` of SAC: observation and action, joined behind the encoders, with some outputs for each reward
 signal. Observations come as an actor has encoded them.
@@ -20,7 +20,7 @@ from worker.learning.networks.soft_actor_critic import CriticNetwork, constant
 
 
 class ActionValues(nn.Module):
-    """`count` Q networks with `outputs` for each signal, and their targets."""
+    """`count` Q networks with `outputs` for each signal."""
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class ActionValues(nn.Module):
         *,
         count: int,
         outputs: int = 1,
+        network: type[CriticNetwork] = CriticNetwork,
     ) -> None:
         """Raise `UnsupportedSpec` for discrete actions, and where there is no network for this behavior."""
         super().__init__()
@@ -39,10 +40,8 @@ class ActionValues(nn.Module):
             raise UnsupportedSpec(spec.name, "actions_discrete", message)
         actions = spec.actions.continuous_size
         self._shape = signals, outputs
-        self._networks = [CriticNetwork(spec, settings, signals, outputs, generator, actions) for _ in range(count)]
+        self._networks = [network(spec, settings, signals, outputs, generator, actions) for _ in range(count)]
         self.networks = nn.ModuleList(self._networks)
-        self._targets = [copy.deepcopy(network).requires_grad_(requires_grad=False) for network in self._networks]
-        self.targets = nn.ModuleList(self._targets)
 
     def encodings(self, encoded: Encoded) -> list[Tensor]:
         """Return what each network's encoders make of observations, (R, I) each: the same for every action."""
@@ -63,6 +62,28 @@ class ActionValues(nn.Module):
             pairs = zip(networks, encodings, strict=True)
             return self._by_signal([network(encoding.detach(), actions, 1) for network, encoding in pairs])
 
+    def _by_signal(self, outputs: list[Tensor]) -> Float[Tensor, "n R S K"]:
+        stacked = torch.stack(outputs)
+        return stacked.view(*stacked.shape[:2], *self._shape)
+
+
+class TrackedActionValues(ActionValues):
+    """Q networks and their targets."""
+
+    def __init__(
+        self,
+        spec: BehaviorSpec,
+        settings: NetworkSettings,
+        signals: int,
+        generator: torch.Generator,
+        *,
+        count: int,
+        outputs: int = 1,
+    ) -> None:
+        super().__init__(spec, settings, signals, generator, count=count, outputs=outputs)
+        self._targets = [copy.deepcopy(network).requires_grad_(requires_grad=False) for network in self._networks]
+        self.targets = nn.ModuleList(self._targets)
+
     @torch.no_grad()
     def target_q(self, encoded: Encoded, actions: Float[Tensor, "R C"]) -> Float[Tensor, "N R S K"]:
         """Return Q of the targets."""
@@ -73,7 +94,3 @@ class ActionValues(nn.Module):
         """Move the targets the part `tau` of their way to the networks."""
         sources = [parameter.detach() for parameter in self.networks.parameters()]
         torch._foreach_lerp_(list(self.targets.parameters()), sources, tau)
-
-    def _by_signal(self, outputs: list[Tensor]) -> Float[Tensor, "n R S K"]:
-        stacked = torch.stack(outputs)
-        return stacked.view(*stacked.shape[:2], *self._shape)

@@ -49,7 +49,7 @@ from worker.experience.rollout import Rollout
 from worker.learning.algorithms.off_policy import Batch, OffPolicyAlgorithm, ReplayedExperience
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.returns import beyond_termination
-from worker.learning.networks.action_values import ActionValues
+from worker.learning.networks.action_values import TrackedActionValues
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.signals import SignalSet, title
@@ -75,7 +75,7 @@ class DeterministicActorCritic(nn.Module):
         self.actor = Actor(spec, settings, generator, head=head)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(requires_grad=False)
         self.target_actor.body.normalizer = None  # what the actor has encoded is normalised
-        self.critics = ActionValues(spec, critic_settings or settings, signals, generator, count=2)
+        self.critics = TrackedActionValues(spec, critic_settings or settings, signals, generator, count=2)
 
     def target_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the targets."""

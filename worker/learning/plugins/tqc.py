@@ -47,7 +47,7 @@ from worker.learning.algorithms.sac_stats import GAUSSIAN_ENTROPY
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.returns import beyond_termination
 from worker.learning.functional.squashed import Squashed, draw_squashed
-from worker.learning.networks.action_values import ActionValues
+from worker.learning.networks.action_values import TrackedActionValues
 from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.signals import SignalSet, title
@@ -82,7 +82,13 @@ class TQC(OffPolicyAlgorithm):
         self.generator = torch.Generator().manual_seed(seed)
         self._build_actor = partial(Actor, spec, network, self.generator, head=config.head)
         self._build_critics = partial(
-            ActionValues, spec, network, len(signals), self.generator, count=hyper.critics, outputs=hyper.quantiles
+            TrackedActionValues,
+            spec,
+            network,
+            len(signals),
+            self.generator,
+            count=hyper.critics,
+            outputs=hyper.quantiles,
         )
         self.actor, self.critics = self._build_actor().to(device), self._build_critics().to(device)
         self.columns = spec.actions.continuous_size

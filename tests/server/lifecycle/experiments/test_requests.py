@@ -61,7 +61,7 @@ UNKNOWN = "behaviors.CartPole.hyperparameters.learning_rat"
             "below behaviors.CartPole.checkpoint_interval, 500000",
         ),
         ({"early_stopping": {}, "objective": {"evaluate": {}}}, "", "leave objective.evaluate out"),
-        ({"objective": {"evaluate": {}, "match": {}}}, "objective", "give either evaluate or match"),
+        ({"objective": {"evaluate": {}, "match": {}}}, "objective", "give one of evaluate, match and rating"),
         ({"objective": {"mode": "best"}}, "objective.mode", "must be 'max' or 'min'"),
         ({"config": None}, "", "give either config or config_name"),
         ({"config": {"behaviors": {}}}, "", ""),

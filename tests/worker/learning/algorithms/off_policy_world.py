@@ -10,6 +10,7 @@ from torch.distributions.transforms import TanhTransform
 
 from ludus.collector.segments import SegmentEnd
 from ludus.config.behavior import SACConfig
+from ludus.config.plugins.crossq import CrossQConfig
 from ludus.config.plugins.dqn import DQNConfig
 from ludus.config.plugins.td3 import TD3Config
 from ludus.config.plugins.tqc import TQCConfig
@@ -23,6 +24,7 @@ from worker.learning.build import Demonstrations, build_signals
 from worker.learning.fast.critics import StackedCritics
 from worker.learning.functional.distributions import masked_logits
 from worker.learning.networks.soft_actor_critic import ModularCritics
+from worker.learning.plugins.crossq import CrossQ
 from worker.learning.plugins.dqn.algorithm import DQN
 from worker.learning.plugins.td3 import TD3
 from worker.learning.plugins.tqc import TQC
@@ -118,6 +120,22 @@ def make_tqc(
     section["hyperparameters"] |= hyper
     config = TQCConfig.model_validate(section)
     return TQC(config, spec, CPU, seed, _signals(config, spec, seed))
+
+
+def make_crossq(
+    spec: BehaviorSpec | None = None,
+    *,
+    network: dict[str, Any] | None = None,
+    signals: dict[str, Any] | None = None,
+    seed: int = 1,
+    **hyper: Any,
+) -> CrossQ:
+    """As `make_td3`."""
+    spec = make_spec(observations=(1,), continuous=1) if spec is None else spec
+    section = _section("crossq", 0.5, network, signals)
+    section["hyperparameters"] |= {"critic_hidden_units": 16, **hyper}
+    config = CrossQConfig.model_validate(section)
+    return CrossQ(config, spec, CPU, seed, _signals(config, spec, seed))
 
 
 def _signals(config: OffPolicyConfig, spec: BehaviorSpec, seed: int) -> SignalSet:

@@ -3,10 +3,12 @@
 The game, the collector's policy and recorder, and the algorithm are the real ones.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ludus.protocol.batches import Array
 from ludus.protocol.spec import BehaviorSpec
@@ -15,6 +17,7 @@ from tests.toys.playing import Training, training
 from tests.worker.learning.networks import kinds
 from tests.worker.learning.networks.kinds import Kind
 from tests.worker.rollouts import make_spec, random_masks, random_observation
+from worker.learning.algorithms.acting_kl import ACTING_INTERVAL, END_OF_RANGE, acting_kl
 from worker.trainer.health.evidence import DISAGREEMENT
 from worker.trainer.health.monitor import HealthMonitor
 
@@ -46,6 +49,11 @@ class Noise(Drill):
 
     def evaluate(self, continuous: Array, discrete: Array) -> Array:
         return self.rng.normal(size=self.agents).astype(np.float32)
+
+
+OFF_POLICY = {"squashed": "sac", "epsilon_greedy": "dqn", "gaussian_noise": "td3"}
+"""The trainer that each head is learned by."""
+REPLAYED = {name: kind for name, kind in kinds.KINDS.items() if kind.head in OFF_POLICY}
 
 
 def learning(kind: Kind, trainer: str = "ppo", **hyperparameters: Any) -> Training:
@@ -114,3 +122,85 @@ def test_a_correction_for_older_steps_hides_no_disagreement(key: str) -> None:
 
     assert wrong is not None
     assert wrong["Policy/Acting KL"] > DISAGREEMENT
+
+
+def replaying(kind: Kind) -> Training:
+    """A learner with a replay buffer, with one gradient step for each round of 8 agents."""
+    numbers = {"batch_size": 64, "buffer_size": 500, "steps_per_update": 8.0}
+    if kind.head == "epsilon_greedy":  # where all choices are random, none tells the policy
+        numbers["exploration_initial_eps"] = 0.1
+    return training(Noise(kind.spec), trainer=OFF_POLICY[kind.head], network=kind.network.model_dump(), **numbers)
+
+
+@pytest.mark.parametrize("kind", sorted(REPLAYED))
+def test_what_explores_and_what_learns_are_one_policy_for_every_kind_of_network(kind: str) -> None:
+    trained, measured = replaying(REPLAYED[kind]), []
+    while trained.algorithm.version <= ACTING_INTERVAL:
+        trained.advance()
+        if trained.algorithm.version == len(measured) * ACTING_INTERVAL + 1:  # the update behind each interval
+            measured.append(trained.metrics.get("Policy/Acting KL"))
+
+    normalized = REPLAYED[kind].network.normalize
+    assert [kl is None for kl in measured] == [normalized, False], "before the first version statistics change"
+    assert all(0 <= kl < ROUNDING for kl in measured if kl is not None)
+
+
+@pytest.mark.parametrize("kind", ["squashed hybrid", "memory, squashed", "simba, epsilon greedy", "noisy"])
+def test_an_explorer_with_other_weights_than_the_learners_is_seen(kind: str) -> None:
+    trained = replaying(REPLAYED[kind]._replace(settings={**REPLAYED[kind].settings, "normalize": False}))
+    algorithm = trained.algorithm
+    while not algorithm.version or algorithm.version % ACTING_INTERVAL:
+        trained.advance()
+    weights, version = algorithm.flat_weights(), algorithm.version
+    damaged = weights + np.random.default_rng(1).normal(0.0, 0.2, weights.shape).astype(np.float32)
+    rounds = [trained.arcade.collect(damaged, version) for _ in range(4)]
+
+    wrong = algorithm.update(rounds[0].followed_by(*rounds[1:]), trained.step + 8)
+
+    assert wrong is not None
+    assert wrong["Policy/Acting KL"] > DISAGREEMENT
+    monitor = HealthMonitor(trained.arcade.config, trained.arcade.game.spec)
+    monitor.experienced(rounds[0], 8)
+    monitor.updated(wrong, rounds[0])
+    monitor.learned()
+    assert "actors_disagree" in [fact.code for fact in monitor.facts]
+
+
+def test_of_two_choices_that_are_equally_good_but_for_rounding_either_may_be_the_best() -> None:
+    trained = replaying(REPLAYED["simba, epsilon greedy"])
+    actor = trained.algorithm.actor
+    values = np.zeros(5, np.float32)
+
+    def measured(value: float) -> float | None:
+        with torch.no_grad():
+            actor.head.weight.zero_()
+            actor.head.bias.copy_(torch.from_numpy(values))
+            rollout = trained.arcade.collect(trained.algorithm.flat_weights(), 0)
+            actor.head.bias[1] += value
+        return acting_kl(actor, rollout, 0, torch.device("cpu"))
+
+    with torch.no_grad():
+        actor.head_parameters()["epsilon"].fill_(0.1)
+    values[:] = [10.0, 9.0, 1.0, 1.0, 0.0]
+
+    assert measured(1.0 + 2e-5) == pytest.approx(0.0, abs=ROUNDING), "10 and 10.00002"
+    disagreed = measured(1.1)
+    assert disagreed is not None
+    assert disagreed > 0.1, "10 and 10.1"
+
+
+def test_actions_at_the_end_of_their_range_tell_nothing() -> None:
+    trained = replaying(REPLAYED["squashed"]._replace(settings={}))
+    algorithm = trained.algorithm
+    rollout = trained.arcade.collect(algorithm.flat_weights(), 0)
+    some = rollout.continuous.clone()
+    some[0] = 1.0
+
+    def measured(continuous: torch.Tensor) -> float | None:
+        changed = replace(rollout, continuous=continuous)
+        return acting_kl(algorithm.actor, changed, 0, torch.device("cpu"))
+
+    assert measured(torch.full_like(some, -1.0)) is None
+    assert measured(some) == pytest.approx(0.0, abs=ROUNDING)
+    assert acting_kl(algorithm.actor, rollout, 1, torch.device("cpu")) is None, "no step of this version"
+    assert float(rollout.continuous.abs().max()) < END_OF_RANGE

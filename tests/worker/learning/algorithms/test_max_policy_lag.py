@@ -126,6 +126,24 @@ def test_of_a_round_that_is_too_old_as_a_whole_nothing_is_learned_and_it_is_coun
     assert algorithm.update(played(algorithm, version=2), 128)["Policy/Stale Share"] == 0.0, "and it goes on"
 
 
+@pytest.mark.parametrize("old", [3, 100], ids=["some of them", "all"])
+@pytest.mark.parametrize("network", sorted(NETWORKS))
+@pytest.mark.parametrize("trainer", ["ppo", "poca"])
+def test_a_learner_resumed_after_steps_were_too_old_goes_on_bit_for_bit(trainer: str, network: str, old: int) -> None:
+    algorithm = experienced(make(trainer, network, max_policy_lag=1))
+    resumed = make(trainer, network, max_policy_lag=1)
+    dropped = algorithm.update(aged(algorithm, old=old), 96)
+
+    resumed.load_state_dict(algorithm.state_dict())
+    rollout = aged(algorithm, old=3)
+    measured = [learner.update(rollout, 128) for learner in (algorithm, resumed)]
+
+    assert dropped["Policy/Stale Share"] > 0.0
+    assert 0.0 < measured[0]["Policy/Stale Share"] < 1.0
+    assert measured[0] == measured[1]
+    assert equal_states(algorithm.state_dict(), resumed.state_dict())
+
+
 @pytest.mark.parametrize("kind", [PPOConfig, POCAConfig])
 def test_a_limit_of_0_is_refused_with_threaded_collection_and_says_why(
     kind: type[PPOConfig] | type[POCAConfig],

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from ludus.protocol.spec import BehaviorSpec
-from tests.worker.learning.algorithms.off_policy_world import make_dqn, make_sac, make_td3, make_tqc, random_round
+from tests.worker.learning.algorithms.off_policy_world import (
+    make_crossq,
+    make_dqn,
+    make_sac,
+    make_td3,
+    make_tqc,
+    random_round,
+)
 from tests.worker.rollouts import equal_states, make_spec
 from worker.learning.algorithms.off_policy import OffPolicyAlgorithm
 
@@ -20,6 +27,7 @@ TRAINERS: dict[str, tuple[Make, BehaviorSpec]] = {
     "dqn": (make_dqn, DISCRETE),
     "td3": (make_td3, CONTINUOUS),
     "tqc": (make_tqc, CONTINUOUS),
+    "crossq": (make_crossq, CONTINUOUS),
 }
 """Rounds have 16 steps and four gradient steps."""
 

@@ -198,6 +198,7 @@ def test_metrics_have_ml_agents_names() -> None:
         "Policy/Discrete Entropy Coeff",
         "Policy/Learning Rate",
         "Policy/Lag",
+        "Policy/Acting KL",
     }
 
 

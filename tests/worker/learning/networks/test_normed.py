@@ -25,7 +25,7 @@ TRAINERS = {
     "ppo": {"batch_size": 8, "buffer_size": 24, "num_epoch": 1},
     **{
         name: {"batch_size": 8, "buffer_size": 64, "steps_per_update": 12, "save_replay_buffer": True}
-        for name in ("sac", "dqn", "td3", "tqc")
+        for name in ("sac", "dqn", "td3", "tqc", "crossq")
     },
 }
 
