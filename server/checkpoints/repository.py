@@ -20,7 +20,7 @@ from server.checkpoints.refs import AliasNotFound, CheckpointRef, CheckpointRequ
 from server.kit.artifacts.store import FileRef
 from server.kit.db.clock import now
 from server.kit.db.ids import new_id
-from server.kit.db.keyset import by_name, last_without, parts, select_page
+from server.kit.db.keyset import by_name, parts, select_page
 from server.kit.db.projects import DEFAULT, project_of
 from server.kit.db.repository import Repository, upsert
 from server.kit.db.texts import storable
@@ -132,8 +132,7 @@ class CheckpointRepository(Repository):
         statement = select(Checkpoint).where(Checkpoint.run_id == run_id)
         if not deleted:
             statement = statement.where(Checkpoint.deleted_at.is_(None))
-        columns = {**self.COLUMNS, "score": last_without(Checkpoint.score, query.order)}
-        return select_page(self._session, statement, query, columns, Checkpoint.id)
+        return select_page(self._session, statement, query, self.COLUMNS, Checkpoint.id)
 
     def newest(self, run_id: str, *, without: Collection[str] = ()) -> Checkpoint | None:
         """Return the checkpoint to resume from, which is none of `without`, or None."""

@@ -184,11 +184,9 @@ class RunRepository(Repository):
         columns = {**self.COLUMNS, **more}
         if metric is not None:
             statement = statement.outerjoin(metric, metric.c.run_id == Run.id)
-            columns[METRIC] = metric.c.value
+            columns[METRIC] = last_without(metric.c.value, query.order)
         rare = rarest(self._session, self._hits(query))
         indexed = {query.order.field, "state"} if rare is None else set()
-        if query.order.field in {METRIC, "finished_at"}:
-            columns[query.order.field] = last_without(columns[query.order.field], query.order)
         if query.order.field in _MOVING:
             statement = statement.where(Run.id.in_(self._first(query, rare, indexed, more)))
         elif rare is not None:

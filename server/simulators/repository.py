@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Select, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import Select, case, delete, func, insert, select, tuple_, type_coerce, update
 from sqlalchemy.orm import Session, aliased
 
 from ludus.protocol.codes import CloseCode
@@ -288,8 +288,6 @@ class SimulatorRepository(Repository):
     def list_all(self, query: ListQuery) -> Page[Simulator]:
         """Return a page of the simulators of all runs. By `left_at`, those that have not left are left out."""
         statement = select(Simulator).where(Simulator.run_id.not_in(BEING_DELETED))
-        if query.order.field == "left_at":
-            statement = statement.where(Simulator.left_at.is_not(None))
         project = project_of(self._session)
         of_project = _KEYS.where(Simulator.run_id.in_(select(Run.id).where(Run.project == project)))
         rare = None if project is None else rarest(self._session, [of_project])
@@ -302,6 +300,9 @@ class SimulatorRepository(Repository):
         columns = {
             field: column if field in indexed else opaque(column) for field, column in self.COLUMNS_OF_ALL.items()
         }
+        if query.order.field == "left_at":  # the column itself, never null here: its index has the order
+            statement = statement.where(Simulator.left_at.is_not(None))
+            columns["left_at"] = type_coerce(columns["left_at"], Simulator.left_at.type)
         return select_page(self._session, statement, query, columns, Simulator.key)
 
     def _hits(self, query: ListQuery) -> Iterator[Select[str, str]]:

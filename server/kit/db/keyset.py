@@ -48,6 +48,7 @@ class opaque(FunctionElement[Any]):  # noqa: N801  # reads as the SQL function t
     def __init__(self, column: Column) -> None:
         super().__init__(column)
         self.type = column.type
+        self.nullable = getattr(column, "nullable", False)
 
 
 @compiles(opaque)
@@ -80,7 +81,7 @@ def select_page(
 ) -> Page[Row]:
     """Run a list query on top of a statement.
 
-    `key` breaks ties. `special` may translate a condition itself. The sort column must not be null.
+    `key` breaks ties. `special` may translate a condition itself. Rows that lack a number to sort by come last.
     Raises InvalidQuery for a field that the list doesn't have.
     """
     rows = session.execute(in_page(statement, query, columns, key, special)).all()
@@ -107,6 +108,8 @@ def in_page(
         clause = special(condition)  # checks values itself, with `check`
         statement = statement.where(compare(columns, condition) if clause is None else clause)
     column = _column(columns, query.order.field)
+    if getattr(column, "nullable", False):  # conditions compare with the column itself: no value fulfils none of them
+        column = last_without(column, query.order)
     if query.after is not None:
         if len(query.after) != 2:
             raise InvalidQuery(query.order.field, "the page's key must have two values")

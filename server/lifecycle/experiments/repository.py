@@ -126,12 +126,8 @@ class ExperimentRepository(Repository):
 
     def trial_page(self, experiment_id: str, query: ListQuery) -> Page[Trial]:
         """Return a page of trials. Those without a value come last in an order by value."""
-        columns = {
-            **self.TRIAL_COLUMNS,
-            "value": func.coalesce(Trial.value, -1e308 if query.order.descending else 1e308),
-        }
         statement = select(Trial).where(Trial.experiment_id == experiment_id)
-        return select_page(self._session, statement, query, columns, Trial.number)
+        return select_page(self._session, statement, query, self.TRIAL_COLUMNS, Trial.number)
 
     def runs_of(self, experiment_id: str, numbers: Sequence[int]) -> Mapping[int, Sequence[TrialRun]]:
         """Return the runs of trials, by trial, in the order of their seeds."""

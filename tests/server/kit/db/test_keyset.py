@@ -155,6 +155,18 @@ def test_pages_partition_the_list_in_its_order(
         keyset.FEW = before
 
 
+@pytest.mark.parametrize("few", [2, 1000])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("limit", [1, 5, 70])
+def test_a_condition_on_what_sorts_leaves_rows_without_a_value_out(
+    filled: Database, limit: int, descending: bool, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyset, "FEW", few)
+    for operator, value in ((GT, 3040.0), (LT, 3040.0), (GE, 0.0)):
+        query = ListQuery(Order("finished_at", descending), (Condition("finished_at", operator, value),), limit)
+        assert ids(filled, query) == expected(query)
+
+
 def test_a_page_neither_skips_nor_repeats_when_runs_are_added_meanwhile(filled: Database) -> None:
     query = ListQuery(Order("created_at"), (), 20)
     with filled.read() as session:
