@@ -101,6 +101,7 @@ def test_early_stopping_ends_the_worse_trials_before_their_steps_are_used(world:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(400)  # two hundred runs of nine summaries each
 def test_200_trials_survive_a_controller_that_is_replaced_in_every_turn_and_none_is_lost_or_doubled(
     world: World,
 ) -> None:
