@@ -149,6 +149,8 @@ def delayed(to_server: float, to_game: float, address: str) -> Iterator[str]:
             while data := await reader.read(65536):
                 loop.call_later(seconds, writer.write, data)
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()  # else the socket is left to the garbage collector, in another test
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(host, int(port))
@@ -193,7 +195,7 @@ def test_games_that_take_long_are_the_games(start: StartTrainer) -> None:
 
 
 def test_a_large_network_for_many_agents_is_acting(start: StartTrainer) -> None:
-    config = document({}, units=512, trainer_type="sac")
+    config = document({}, units=1024, trainer_type="sac")
     config["behaviors"]["Paced"]["hyperparameters"] = {"steps_per_update": 16_384, "batch_size": 32}
 
     found = cause_of(start, config, [Paced(agents=512, size=64)])
