@@ -119,7 +119,7 @@ def doctor(
         with sigterm_interrupts():
             if source is not None:
                 source = replace(source, arguments=dict(arguments), **options)
-                try_to_make(source).close()
+                try_to_make(source, envs).close()
                 simulation = source.make(envs)
                 try:
                     trial = try_game(simulation, steps, seconds)

@@ -168,7 +168,7 @@ def simulate(
     run to start, come back when the connection breaks, and are started again when they crash. Ctrl-C ends them all.
     """
     source = replace(source, arguments=dict(arguments), **lineup)
-    check(source, dict(scripted))
+    check(source, dict(scripted), envs)
     recordings = name_recordings(record, count)
     label = label or f"{source.name} x{envs} on {platform.node()}".encode()[:200].decode(errors="ignore")
     target = Target(server, run, token, label, ca_file, connect_timeout)

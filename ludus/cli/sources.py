@@ -157,9 +157,9 @@ def with_scripted(simulation: Simulation, scripted: Mapping[int, str]) -> Simula
     return ScriptedSimulation(simulation, players)
 
 
-def check(source: Source, scripted: Mapping[int, str]) -> None:
+def check(source: Source, scripted: Mapping[int, str], environments: int = 1) -> None:
     """Raise click.UsageError, with the reason, unless this machine can make the games and play the scripted teams."""
-    simulation = try_to_make(source)
+    simulation = try_to_make(source, environments)
     try:
         with_scripted(simulation, scripted)
     except ModuleNotFoundError as error:
@@ -170,8 +170,8 @@ def check(source: Source, scripted: Mapping[int, str]) -> None:
         simulation.close()
 
 
-def try_to_make(source: Source) -> Simulation:
-    """Make one game. Raises click.UsageError with the reason."""
+def try_to_make(source: Source, environments: int = 1) -> Simulation:
+    """Make one game, or a vector of so many environments. Raises click.UsageError with the reason."""
     adapter = ADAPTERS[source.library]
     if (not adapter.has_teams or source.autoreset) and (source.separate or source.teams):
         raise click.UsageError("--teams and --separate are for games with several players, as pettingzoo:GAME")
@@ -185,7 +185,8 @@ def try_to_make(source: Source) -> Simulation:
                 raise
             raise click.UsageError(f"{error.name} is not installed here; pip install {adapter.packages}") from None
     try:
-        return source.make()
+        # Arguments of a vector may depend on its size, as EnvPool's batch_size; of other games one tells all.
+        return source.make(environments if adapter.vector_factory == adapter.factory else 1)
     except GameNotMade as error:
         if error.trace is not None:
             echo(error.trace, err=True, kept=LINES)

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from ludus.adapters.pettingzoo import make_simulation
 from ludus.cli.simulate import Plan
-from ludus.cli.sources import Source, with_scripted
+from ludus.cli.sources import Source, try_to_make, with_scripted
 from ludus.config.network import NetworkSettings
 from tests.ludus.adapters.table import FIRST, TICTACTOE, Table, decisions
 from worker.learning.networks.actor import Actor
@@ -41,3 +42,10 @@ def test_an_exported_model_can_play_a_team_in_the_simulator(tmp_path: Path) -> N
     (told,) = table.act().values()
     mask = decisions(told).action_masks[0]
     assert (mask.sum(), mask[4]) == (7, 0), "it took a cell that was free"
+
+
+@pytest.mark.parametrize(("library", "agents"), [("gymnasium-vec", 3), ("gymnasium", 1)])
+def test_a_vector_is_tried_with_the_number_of_environments_that_will_play(library: str, agents: int) -> None:
+    simulation = try_to_make(Source(library, "CartPole-v1"), 3)
+
+    assert len(decisions(Table(simulation).reset()["CartPole"]).agent_ids) == agents
