@@ -123,7 +123,7 @@ class Objective(Write):
 
     @property
     def compares(self) -> str:
-        """What trials are compared by while they train, in words."""
+        """Name of the value by which early stopping and populations compare trials, as messages say it."""
         return self.metric if self.rating is None else f"{self.rating} on its ladder"
 
     @property
