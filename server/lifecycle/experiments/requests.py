@@ -123,7 +123,7 @@ class Objective(Write):
 
     @property
     def compares(self) -> str:
-        """Name of the value by which early stopping and populations compare trials, as messages say it."""
+        """Name of the value that is read of a run which trains, for messages."""
         return self.metric if self.rating is None else f"{self.rating} on its ladder"
 
     @property
