@@ -121,13 +121,27 @@ GAMES_HELP = help_on_codes(
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, which CI systems send to end a job. Does nothing outside the main thread."""
+    """Raise KeyboardInterrupt on SIGTERM, which CI systems send to end a job. Does nothing outside the main thread.
+
+    An event loop that runs then raises it between two callbacks: uvloop takes one that is raised in a callback of a
+    connection for that connection's error, closes the connection, and goes on.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set a handler
         return
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
+    def end() -> None:
         raise KeyboardInterrupt
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        import asyncio  # noqa: PLC0415  most commands run no loop
+
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            end()
+        else:
+            loop.call_soon_threadsafe(end)
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

@@ -146,8 +146,7 @@ class SimulatorConnection:
         )
         session = Session(self._behaviors, self._observe)
         ticket = endpoint.assignment.ticket
-        call = connect(metadata=((TICKET_METADATA, ticket),))
-        stream = _Stream(call)
+        stream = _Stream(connect(metadata=((TICKET_METADATA, ticket),)))
         try:
             resumes = isinstance(self._simulation, ResumableSimulation)
             session_id = self.join_client.target.session_id
@@ -165,7 +164,7 @@ class SimulatorConnection:
             self._behaviors = session.behaviors
             self._decisions += session.decisions
             self._episodes += session.episodes
-            call.cancel()
+            stream.cancel()
         return self.join_client.interpret_close(close)
 
     async def _play(
@@ -305,6 +304,12 @@ class _Stream:
         """Return the next message if it has arrived."""
         done, _ = await asyncio.wait({self._read_ahead()}, timeout=0)
         return await self.read() if done else None
+
+    def cancel(self) -> None:
+        """Break the call off, and the read that is pending: nobody is left to hear how it ends."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self._call.cancel()
 
     def _read_ahead(self) -> asyncio.Task[pb.ConnectResponse]:
         if self._reading is None:

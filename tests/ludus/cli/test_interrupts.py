@@ -1,12 +1,18 @@
-"""Ctrl-C ends the command without a traceback, however early it comes."""
+"""Ctrl-C ends the command without a traceback, however early it comes; so does SIGTERM, where a loop runs."""
 
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
+
+from ludus.cli.exits import sigterm_interrupts
 
 INTERRUPTED = """
 import importlib.abc, os, signal, sys
@@ -50,3 +56,32 @@ def test_a_command_whose_shell_ignores_interrupts_goes_on_ignoring_them(tmp_path
         timeout=60,
     )
     assert (ended.returncode, ended.stdout[:6]) == (0, b"ludus,"), ended.stderr
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_a_loop_that_gets_sigterm_in_a_callback_of_a_connection_ends_its_work_and_is_left(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    cleared = []
+    here, there = socket.socketpair()
+
+    class Interrupted(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_connection(Interrupted, sock=here)
+        there.send(b"x")
+        try:
+            await loop.create_future()
+        finally:
+            cleared.append(transport.is_closing())
+            transport.close()
+
+    with there, sigterm_interrupts(), pytest.raises(KeyboardInterrupt):  # noqa: SIM117
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(work())
+
+    assert cleared == [False], "the work was not told, or its connection was closed by the loop"
+    assert not caplog.records

@@ -1,5 +1,6 @@
 """`connect` plays a game in a run: what the game hears, what it can report, and how its own errors end it."""
 
+import gc
 import logging
 import subprocess
 import sys
@@ -367,3 +368,20 @@ def test_a_crash_is_reported_before_the_stream_ends_and_raised() -> None:
     (report,) = server.reports
     assert report.code == "game_crashed"
     assert report.sentence.startswith("the game crashed: TimeoutError: level file missing (test_connection.py:")
+
+
+def test_a_game_that_crashes_while_no_agent_waits_leaves_no_read_that_complains(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Crashing(Catch):
+        def reset(self, builder: StepBuilder, info: ResetInfo) -> None:
+            """Let no agent wait: the server's next message is read ahead."""
+
+        def step(self, builder: StepBuilder, actions: Actions) -> None:
+            raise RuntimeError("the level has no floor")
+
+    with ScriptedServer(finish_after(1)) as server, pytest.raises(RuntimeError, match="no floor"):
+        connect(Crashing(), run="catch", server=server.address)
+    gc.collect()
+
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
