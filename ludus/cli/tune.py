@@ -2,7 +2,6 @@
 
 import re
 import sys
-import tempfile
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +15,9 @@ from ludus.cli.exits import INTERRUPTED, Exit, sigterm_interrupts
 from ludus.cli.experiment import POLL_SECONDS, chosen_command, print_plan, short
 from ludus.cli.experiment_games import ExperimentGames
 from ludus.cli.files import Text, TextFile
-from ludus.cli.learn import embedded_stack
+from ludus.cli.learn import STACK_HOME, embedded_stack
 from ludus.cli.learn_options import LearnError
-from ludus.cli.options import FILE, duration, games_gateway_option, option
+from ludus.cli.options import FILE, FOLDER, duration, games_gateway_option, option
 from ludus.cli.render import echo
 from ludus.client import ApiError, Client
 from ludus.client.backoff import ServerBackoff
@@ -40,6 +39,8 @@ from ludus.schemas.experiments import ExperimentState, TrialState
 @games_gateway_option
 @click.option("-o", "--output", type=FILE, help="File of the best configuration. [NAME.yaml]")
 @option("--server", envvar="LUDUS_SERVER", help="Address [LUDUS_SERVER]; if there is none, one is started.")
+@click.option("--home", type=FOLDER, help="Folder for the data of a server that is started. [results/NAME/.ludus]")
+@click.option("--resume", is_flag=True, help="Go on with the experiment --name, whose command was killed.")
 @click.option("--token", help="Bearer token; better given as LUDUS_TOKEN.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def tune(
@@ -50,6 +51,7 @@ def tune(
     name: str | None,
     output: Path | None,
     server: str | None,
+    home: Path | None,
     token: str | None,
     **options: Any,
 ) -> None:
@@ -57,19 +59,22 @@ def tune(
 
     Varies the keys that decide most often for FILE's trainer. The first trial has FILE's values where they lie in the
     ranges. Hopeless trials end early. Games come from --game, from a command behind `--` with {run} in it, or dial in
-    by themselves.
+    by themselves. A server that is started here keeps runs and models: `ludus up --home FOLDER` shows them.
 
     \b
     ludus tune cartpole.yaml --budget 1h --game gymnasium:CartPole-v1
     ludus tune walker.yaml --runs 40 -- ludus unity {run} --env walker.x86_64
     """
-    if budget is None and runs is None:
+    if options["resume"] and name is None:
+        raise click.UsageError("--resume needs the --name of the experiment that goes on.")
+    if name is not None and Path(name).name != name:
+        raise click.UsageError(f"--name {name!r} is no name of a folder.")
+    if budget is None and runs is None and not options["resume"]:
         raise click.UsageError("Give --budget (4h, 90m) or --runs: tuning has no end of its own.")
     if budget is not None and budget <= 0:
         raise click.UsageError("--budget must be longer than 0.")
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(file.name).stem).strip("-.")[:60] or "config"
     name = name or f"{stem}-tune-{datetime.now(UTC):%m%d-%H%M%S}"
-    options["keeps"] = server is not None
     limits = {"hours": None if budget is None else budget / 3600, "runs": runs}
     document: JsonObject = {
         "name": name,
@@ -83,9 +88,12 @@ def tune(
     try:
         with ExitStack() as stack:
             if server is None:
-                home = stack.enter_context(tempfile.TemporaryDirectory(prefix="ludus-tune-"))
-                addresses = stack.enter_context(embedded_stack(Path(home)))
+                home = home or Path("results", name, STACK_HOME)
+                if options["resume"] and not home.exists():
+                    raise click.UsageError(f"There is nothing to resume in {home}: --home names another folder.")
+                addresses = stack.enter_context(embedded_stack(home))
                 server, options["gateway"] = addresses.api, addresses.gateway
+                echo(f"Runs and models are kept in {home}; afterwards, `ludus up --home {home}` shows them.")
             client = stack.enter_context(Client(server, token))
             sys.exit(_tune(client, document, output or Path(f"{name}.yaml"), file, options))
     except LearnError as error:
@@ -97,10 +105,13 @@ def tune(
 def _tune(client: Client, document: JsonObject, output: Path, file: Text, options: JsonObject) -> int:
     """Run the experiment to its end and write the best configuration; return the exit code."""
     name = document["name"]
-    with sending(file.name):
-        print_plan(client.experiments.plan(document))
-        created = client.experiments.create(document)
-    echo(f"{name} ({created.id}) begins on {client.server}")
+    if options["resume"]:
+        echo(f"{name} ({client.experiments.get(name).id}) goes on")
+    else:
+        with sending(file.name):
+            print_plan(client.experiments.plan(document))
+            created = client.experiments.create(document)
+        echo(f"{name} ({created.id}) begins on {client.server}")
     game, command = options["game"], options["command"]
     code = int(Exit.OK)
     try:
@@ -129,9 +140,8 @@ def _tune(client: Client, document: JsonObject, output: Path, file: Text, option
     first = next(client.experiments.trials(name, limit=1))
     if first.value is not None and best.number != first.number:
         echo(f"Trial {first.number}, with the values of {file.name} where they lie in the ranges: {first.value:.6g}.")
-        if options["keeps"]:
-            words = f"ludus compare experiment:{name}/{first.number} experiment:{name}/{best.number}"
-            echo(f"Is it better beyond the seed? {words}")
+        words = f"ludus compare experiment:{name}/{first.number} experiment:{name}/{best.number}"
+        echo(f"Is it better beyond the seed? {words}")
     return code
 
 

@@ -1,5 +1,6 @@
 """A sweep on a whole stack: real runs, games that `ludus experiment play` starts, kills in the middle, `ludus tune`."""
 
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -128,3 +129,63 @@ def test_tune_writes_a_configuration_that_a_run_takes(stack: LudusUp, client: Cl
             node = node[key]
         assert node == value, path
     assert not [process for process in psutil.process_iter(["cmdline"]) if "tuned" in (process.info["cmdline"] or ())]
+
+
+def test_a_tune_without_a_server_that_was_killed_goes_on_in_its_folder_and_keeps_every_trial(tmp_path: Path) -> None:
+    file, home = tmp_path / "cartpole.yaml", tmp_path / "results/tuned/.ludus"
+    file.write_text(yaml.safe_dump(cartpole(max_steps=2000)))
+    command = [*LUDUS, "tune", str(file), "--name", "tuned", "--home", str(home), *GAME]
+    output = tmp_path / "output.log"
+    with output.open("wb") as log:
+        killed = subprocess.Popen([*command, "--runs", "2"], env=environment(), stdout=log, stderr=log)
+    eventually(
+        lambda: "trial   0 COMPLETE" in output.read_text() or killed.poll(), "an end of the first trial", SECONDS
+    )
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL, output.read_text()
+
+    again = subprocess.run(
+        [*command, "--resume"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+
+    assert again.returncode == 0, output.read_text() + again.stdout + again.stderr
+    ended = [line.split()[1:3] for line in again.stdout.splitlines() if line.startswith("trial ")]
+    assert ended[0] == ["0", "COMPLETE"]
+    assert [number for number, _ in ended] == ["0", "1"]
+    assert yaml.safe_load((tmp_path / "tuned.yaml").read_text())["behaviors"]
+    assert f"ludus up --home {home}" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--resume"], "--resume needs the --name"),
+        (["--resume", "--name", "nobody"], "There is nothing to resume in results/nobody/.ludus"),
+        (["--runs", "2", "--name", "../up"], "is no name of a folder"),
+        ([], "tuning has no end of its own"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said_before_a_server_starts(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    file = tmp_path / "cartpole.yaml"
+    file.write_text(yaml.safe_dump(cartpole(max_steps=2000)))
+
+    refused = subprocess.run(
+        [*LUDUS, "tune", str(file), *arguments],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert refused.returncode == 2
+    assert sentence in refused.stderr
+    assert not list(tmp_path.glob("results/*"))
