@@ -132,7 +132,9 @@ def replaying(kind: Kind) -> Training:
     return training(Noise(kind.spec), trainer=OFF_POLICY[kind.head], network=kind.network.model_dump(), **numbers)
 
 
-@pytest.mark.parametrize("kind", sorted(REPLAYED))
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.long] * k.startswith("everything")) for k in sorted(REPLAYED)]
+)
 def test_what_explores_and_what_learns_are_one_policy_for_every_kind_of_network(kind: str) -> None:
     trained, measured = replaying(REPLAYED[kind]), []
     while trained.algorithm.version <= ACTING_INTERVAL:
