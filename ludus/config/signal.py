@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ludus.config.network import NetworkSettings
-from ludus.config.values import Real, Section
+from ludus.config.values import Real, Section, config_error
 
 
 class RewardSignalConfig(Section):
@@ -28,3 +28,15 @@ class IntrinsicConfig(RewardSignalConfig):
     """Adam's step size for the signal's own networks; lower it when their losses jump. Typical: 1e-5 to 1e-3."""
     network_settings: NetworkSettings = NetworkSettings()
     """The signal's own network, without memory."""
+
+    @field_validator("network_settings")
+    @classmethod
+    def _sees_everything(cls, network_settings: NetworkSettings) -> NetworkSettings:
+        if not network_settings.privileged_observations:
+            return network_settings
+        raise config_error(
+            "contradiction",
+            "a reward signal has no policy to hide observations from, and sees all of them; remove "
+            "privileged_observations here, and set it in the behavior's network_settings",
+            at="network_settings.privileged_observations",
+        )

@@ -71,7 +71,7 @@ class Batch:
     """Steps with their targets; row `i` of every column belongs to the same step. A minibatch is one, too."""
 
     encoded: Encoded
-    """Observations, normalised by the statistics that acted."""
+    """Observations, normalised by the statistics that acted; those that only the critic sees come last."""
     continuous: Float[Tensor, "N C"]
     discrete: Int[Tensor, "N D"]
     masks: Bool[Tensor, "N M"] | None
@@ -110,13 +110,14 @@ class Batch:
         if recurrence is None:
             rows = torch.randperm(len(self.steps), generator=generator).to(device)
             # All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not.
-            narrow = [column for column in self.encoded if column.dim() == 2]
-            wide = self.encoded[len(narrow) :]
+            wide = {place: column for place, column in enumerate(self.encoded) if column.dim() > 2}
+            narrow = [column for place, column in enumerate(self.encoded) if place not in wide]
             shuffled = replace(self, encoded=narrow).select(rows)
             for index in range(count_minibatches(len(rows), size)):
                 part = slice(index * size, (index + 1) * size)
                 minibatch = shuffled.map(itemgetter(part))
-                minibatch.encoded.extend(column.index_select(0, rows[part]) for column in wide)
+                for place, column in wide.items():
+                    minibatch.encoded.insert(place, column.index_select(0, rows[part]))
                 yield minibatch
             return
         length = recurrence.sequences.rows.shape[1]
