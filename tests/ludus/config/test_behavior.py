@@ -51,6 +51,22 @@ def test_units_that_poca_cannot_share_among_its_heads_are_refused() -> None:
     assert config_of(behavior(network_settings={"hidden_units": 30})).network_settings.hidden_units == 30
 
 
+@pytest.mark.parametrize("trainer", ["offline", "finetune"])
+def test_recorded_rewards_have_one_scale(trainer: str) -> None:
+    signals = {"extrinsic": {"normalize_reward": True}}
+    problem = problem_of(behavior(trainer_type=trainer, **DEMONSTRATED, reward_signals=signals))
+
+    assert problem.path == "behaviors.A.reward_signals.extrinsic.normalize_reward"
+    assert "remove normalize_reward, and set reward_signals.extrinsic.strength" in problem.message
+
+
+@pytest.mark.parametrize("value", [1, "yes", None, 0.5])
+def test_whether_a_signal_is_scaled_is_true_or_false(value: object) -> None:
+    problem = problem_of(behavior(reward_signals={"extrinsic": {"normalize_reward": value}}))
+
+    assert (problem.path, problem.code) == ("behaviors.A.reward_signals.extrinsic.normalize_reward", "wrong_type")
+
+
 PRIVILEGED = {"network_settings": {"privileged_observations": ["state"]}}
 
 

@@ -168,14 +168,14 @@ def batch_with_targets(
     lambd: float,
     correction: Correction,
 ) -> tuple[Batch, Float[Tensor, "B S"]]:
-    """Return the steps of a rollout with returns and advantages, and the rewards of each segment.
+    """Return the steps of a rollout with returns and advantages, and the rewards that each segment earned.
 
     `pool` is all steps, then the segments' successors. The values of the latter count unless `terminated`.
     """
     values, bootstrap, baselines = estimates
     importance, proximal, fresh = correction
     device, masks = values.device, rollout.action_masks
-    rewards, goes_on = signals.evaluate(transitions), signals.ignores_termination
+    (earned, rewards), goes_on = signals.observe(rollout, transitions), signals.ignores_termination
     firsts = rollout.firsts[rollout.starts_episode]
     advantages = generalized_advantages(
         rewards,
@@ -213,4 +213,4 @@ def batch_with_targets(
         returns=returns,
         steps=transitions.index,
     )
-    return batch, segment_sums(rewards, rollout)
+    return batch, segment_sums(earned, rollout)

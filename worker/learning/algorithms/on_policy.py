@@ -73,7 +73,7 @@ class Experience:
     transitions: Transitions
     """The same steps, as reward signals take them."""
     episodes: Float[Tensor, "B S"]
-    """Each segment's sum of rewards, after strength."""
+    """Each segment's sum of rewards, after strength; never scaled by `normalize_reward`."""
     fresh: Bool[Tensor, " N"] | None
     """The steps that are learned from, on the CPU; None: all. The others are too old (`max_policy_lag`)."""
 
