@@ -21,7 +21,7 @@ class RewardSignalConfig(Section):
     """Factor on this signal's rewards."""
     normalize_reward: Own[Flag] = False
     """Divide rewards by the running deviation of their discounted return, and clip them to [-10, 10], before `strength`
-    (as Gymnasium's `NormalizeReward`, Stable-Baselines3's `VecNormalize`; Engstrom et al. 2020). For rewards far from 1
+    (as Gymnasium's NormalizeReward, Stable-Baselines3's VecNormalize; Engstrom et al. 2020). For rewards far from 1
     in size, or whose size changes while a policy learns. Values and losses are in these units, reported rewards are
     not.
     """

@@ -5,7 +5,7 @@ are divided by the root of that variance, without a shift: the sign of a reward 
 and advantages are then about 1 in size, whatever unit the game counts in (Engstrom et al. 2020, "Implementation matters
 in deep policy gradients", https://arxiv.org/abs/2005.12729, section 3; Burda et al. 2018 do so for RND).
 
-As Gymnasium's `NormalizeReward` (1.4) and Stable-Baselines3's `VecNormalize`: statistics begin as 1e-4 of an imagined
+As Gymnasium's NormalizeReward (1.4) and Stable-Baselines3's VecNormalize: statistics begin as 1e-4 of an imagined
 return with mean 0 and variance 1; 1e-8 is added to the variance; a terminal step's `R` is its reward alone (as in
 Gymnasium); scaled rewards are clipped to [-10, 10] (as in Stable-Baselines3). So rewards that never change, whose
 returns may have no deviation, become 10 at most.
@@ -68,8 +68,8 @@ class RewardScale:
             if before is not None and before[:2] == (episode, place - 1):
                 returns[starts[index]] += decay[starts[index]] * before[2]
             decay[starts[index]] = 0.0
-        reversed_columns = (part.flip(0).unsqueeze(1) for part in (returns, decay))
-        returns = reverse_recurrence(*reversed_columns, longest=rollout.steps).flip(0)  # (N, 1)
+        backwards, decay = returns.flip(0).unsqueeze(1), decay.flip(0).unsqueeze(1)
+        returns = reverse_recurrence(backwards, decay, longest=rollout.steps).flip(0)  # (N, 1)
         is_cut = (endings == SegmentEnd.CUT).numpy() & ~np.append(follows[1:], False)
         for index in np.flatnonzero(is_cut).tolist():
             simulator, agent, episode, place = keys[index].tolist()
