@@ -11,6 +11,8 @@ all of them what the critic's encoders read. Where nothing is privileged there i
 returns what it got.
 """
 
+from itertools import accumulate, pairwise
+
 import torch
 
 from ludus.collector.layout import BodyLayout, privileged_observations
@@ -34,15 +36,16 @@ class PrivilegedInputs(ObservationInputs):
         indices = (*actor.seen, *self.layout.seen)
         self.critic_observations: tuple[ObservationSpec, ...] = tuple(spec.observations[index] for index in indices)
         """All that the critic sees, in the order of `joined`."""
-        self._counts = [[_parts(layout, kind) for kind in _ORDER] for layout in (actor, self.layout)]
+        ends = [0, *accumulate(_parts(layout, kind) for layout in (actor, self.layout) for kind in _ORDER)]
+        self._slices = [slice(*pair) for pair in pairwise(ends)]
+        """The actor's vectors, pictures and entities among all parts, then the critic's."""
 
     def joined(self, encoded: Encoded) -> Encoded:
         """Return the inputs of the critic's encoders, of everything that is encoded."""
         if not self.layout.seen:
             return encoded
-        rest = iter(encoded)
-        shared, alone = ([[next(rest) for _ in range(count)] for count in counts] for counts in self._counts)
-        vectors, visuals, entities = (first + second for first, second in zip(shared, alone, strict=True))
+        parts = [encoded[part] for part in self._slices]
+        vectors, visuals, entities = (parts[kind] + parts[kind + len(_ORDER)] for kind in range(len(_ORDER)))
         return [*([torch.cat(vectors, 1)] if vectors else []), *visuals, *entities]
 
 
