@@ -20,7 +20,7 @@ Dimensions: `O` elements of all vector observations together, `C` continuous col
 `H` columns of the head: `C + M`, or `2 C + M` where deviations are columns, too; `U` width of the LSTM's output.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -79,13 +79,24 @@ class BodyLayout:
     """Whether a hypernetwork makes the last hidden layer from the goal signals."""
 
     @classmethod
-    def of(cls, observations: Sequence[ObservationSpec], settings: NetworkSettings, behavior: str = "") -> "BodyLayout":
-        """Derive the shape from observations and settings; raise `UnsupportedSpec` with the reason."""
+    def of(
+        cls,
+        observations: Sequence[ObservationSpec],
+        settings: NetworkSettings,
+        behavior: str = "",
+        *,
+        unseen: Collection[int] = (),
+    ) -> "BodyLayout":
+        """Derive the shape from observations and settings; raise `UnsupportedSpec` with the reason.
+
+        `unseen` are the indices of observations that are no inputs of this network: they keep their places in a batch.
+        """
         hyper = settings.goal_conditioning_type == "hyper"
         encoder, name = settings.encoder, settings.vis_encode_type
         size = 1 if encoder is None else encoder.minimum_size
         kinds = check_observations(observations, behavior, name, hyper=hyper, minimum_size=size)
-        conditioned = hyper and any(map(is_goal, observations))
+        kinds = tuple(ObservationKind.UNSEEN if index in unseen else kind for index, kind in enumerate(kinds))
+        conditioned = hyper and any(is_goal(part) for index, part in enumerate(observations) if index not in unseen)
         if conditioned and settings.hidden_type != "dense":
             message = f"goals make the weights of its hidden layers, which hidden_type {settings.hidden_type} does not "
             message += "support; set network_settings.goal_conditioning_type: none, or hidden_type: dense"
@@ -108,6 +119,11 @@ class BodyLayout:
         return tuple(index for index, observed in enumerate(self.kinds) if observed is kind)
 
     @property
+    def seen(self) -> tuple[int, ...]:
+        """Indices of the observations that are inputs of this network, in the spec's order."""
+        return tuple(index for index, kind in enumerate(self.kinds) if kind is not ObservationKind.UNSEEN)
+
+    @property
     def vector_sizes(self) -> tuple[int, ...]:
         """Elements of each vector observation."""
         return tuple(self.observations[index].size for index in self.of_kind(ObservationKind.VECTOR))
@@ -120,7 +136,7 @@ class BodyLayout:
     @property
     def dense(self) -> bool:
         """Whether there are float32 vectors only, and no hypernetwork."""
-        return {*self.kinds} == {ObservationKind.VECTOR} and not self.conditioned
+        return {*self.kinds} - {ObservationKind.UNSEEN} == {ObservationKind.VECTOR} and not self.conditioned
 
     @property
     def plain(self) -> bool:
@@ -151,7 +167,8 @@ class BodyLayout:
 
     def is_goal(self, index: int) -> bool:
         """Return whether an observation is a goal that conditions the network."""
-        return self.conditioned and is_goal(self.observations[index])
+        seen = self.kinds[index] is not ObservationKind.UNSEEN
+        return self.conditioned and seen and is_goal(self.observations[index])
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +186,7 @@ class ActorLayout:
     @classmethod
     def of(cls, spec: BehaviorSpec, settings: NetworkSettings, *, head: str = "gaussian") -> "ActorLayout":
         """Derive the shape from a spec and settings; raise `UnsupportedSpec` with the reason."""
-        body = BodyLayout.of(spec.observations, settings, spec.name)
+        body = BodyLayout.of(spec.observations, settings, spec.name, unseen=privileged_observations(spec, settings))
         check_actions(spec, head)
         return cls(body, spec.actions.continuous_size, spec.actions.discrete_branches, settings.deterministic, head)
 
@@ -234,6 +251,23 @@ class ActorLayout:
     def flat_size(self) -> int:
         """Number of float32 values in the flat vector of a dense actor."""
         return sum(prod(shape) for _, shape in self.sections())
+
+
+def privileged_observations(spec: BehaviorSpec, settings: NetworkSettings) -> tuple[int, ...]:
+    """Return the indices of the observations that only the critic of a behavior sees.
+
+    Raise `UnsupportedSpec` if the settings name one that the game does not announce, or leave none for the policy.
+    """
+    key, names = "network_settings.privileged_observations", [observation.name for observation in spec.observations]
+    announced = ", ".join(repr(name) for name in names if name) or "no observation that has a name"
+    unknown = [repr(name) for name in settings.privileged_observations if name not in names]
+    if unknown:
+        message = f"{key} names {', '.join(unknown)}; the game announces {announced}. Correct the names, here or there"
+        raise UnsupportedSpec(spec.name, "privileged_observation_unknown", message)
+    if names and {*names} <= {*settings.privileged_observations}:
+        message = f"{key} names all observations ({announced}), and leaves none for the policy; remove some of them"
+        raise UnsupportedSpec(spec.name, "privileged_observations_all", message)
+    return tuple(index for index, name in enumerate(names) if name in settings.privileged_observations)
 
 
 def _linear(name: str, inputs: int, outputs: int) -> Iterator[Section]:

@@ -112,6 +112,7 @@ class ActingPolicy(Network):
         self.flat_size = self.layout.flat_size
         self.memory_size = self.layout.memory_size
         self.parameters = {}
+        self._seen = self.layout.body.seen
         self._hidden: Callable[[FloatArray], FloatArray]
         self._head: Layers = []
         self._memory: Memory | None = None
@@ -127,7 +128,7 @@ class ActingPolicy(Network):
     def forward(self, observations: Observations, memory: FloatArray | None) -> tuple[FloatArray, FloatArray | None]:
         """Return the columns of the head, `(B, H)`, and the memory after the step where there is one."""
         mean, std = self.parameters.get("normalizer.mean"), self.parameters.get("normalizer.std")
-        vectors = joined_vectors(observations, mean, std)
+        vectors = joined_vectors([observations[index] for index in self._seen], mean, std)
         features, after = self._hidden(vectors), None
         if self._memory is not None:
             features, after = self._memory(features, memory)
@@ -190,6 +191,7 @@ class NetworkPolicy(Network):
         self.flat_size = graph.weights_size
         self.memory_size = self.layout.body.memory_size
         self.parameters = {}
+        self._seen = self.layout.body.seen
         self._graph = base64.b64decode(graph.model)
         try:
             # On game machines it is installed for such behaviors alone.
@@ -221,9 +223,10 @@ class NetworkPolicy(Network):
             memory = np.zeros((rows, self.memory_size), np.float32)
         if not rows:  # some kernels of ONNX Runtime abort the process
             return np.zeros((0, self.layout.head_size), np.float32), memory if self.memory_size else None
+        seen = [observations[index] for index in self._seen]
         if not self.memory_size:
-            return self._run(None, dict(zip(self._inputs, observations, strict=True)))[0], None
-        columns, after = self._run(None, dict(zip(self._inputs, (*observations, memory[:, None]), strict=True)))
+            return self._run(None, dict(zip(self._inputs, seen, strict=True)))[0], None
+        columns, after = self._run(None, dict(zip(self._inputs, (*seen, memory[:, None]), strict=True)))
         return columns, after[:, 0]
 
 
@@ -263,6 +266,7 @@ class StackedActing:
         """Raise `UnsupportedSpec` where there is no network for this behavior. It must be plain (see `ActorLayout`)."""
         self.layout = ActorLayout.of(spec, network_settings, head=head)
         self._activate = numpy_function(self.layout.body.activation)
+        self._seen = self.layout.body.seen
         self._layers: Layers = []
         self._sections: dict[str, FloatArray] = {}
         """Means and deviations of the normalizers, and parameters of the heads: `(P, n)` each."""
@@ -284,7 +288,8 @@ class StackedActing:
     ) -> Acted:
         """Draw an action for each of `B` agents (`StackedPolicies.act`)."""
         sections = {name: values[which] for name, values in self._sections.items()}
-        vectors = joined_vectors(observations, sections.get("normalizer.mean"), sections.get("normalizer.std"))
+        seen = [observations[index] for index in self._seen]
+        vectors = joined_vectors(seen, sections.get("normalizer.mean"), sections.get("normalizer.std"))
         return sample(self.layout, self._head(which, vectors), sections, masks, rng)
 
     def _head(self, which: Rows, hidden: FloatArray) -> FloatArray:

@@ -31,6 +31,8 @@ class ObservationKind(Enum):
     """(channels, height, width): an encoder of its own; uint8 is scaled to [0, 1]."""
     ENTITIES = "entities"
     """(entities, size): rows in any order, those of zeros only are padding; attention."""
+    UNSEEN = "unseen"
+    """No input of this network: in a policy, what only its critic sees."""
 
 
 def check_observations(

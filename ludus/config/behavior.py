@@ -58,6 +58,7 @@ _TUNING: Final[Mapping[str, Mapping[str, object]]] = {
 class PPOConfig(ReinforcementConfig):
     """One behavior, trained by PPO."""
 
+    asymmetric: ClassVar[bool] = True
     tuning: ClassVar[Mapping[str, Mapping[str, object]]] = _TUNING
     amendable: ClassVar[frozenset[str]] = amendable(*_ON_POLICY, "critic_learning_rate")
     trainer_type: Literal["ppo"] = "ppo"
@@ -76,6 +77,7 @@ class SACConfig(OffPolicyConfig):
 class POCAConfig(ReinforcementConfig):
     """One behavior whose agents act in groups, trained by POCA."""
 
+    asymmetric: ClassVar[bool] = True
     tuning: ClassVar[Mapping[str, Mapping[str, object]]] = _TUNING
     amendable: ClassVar[frozenset[str]] = amendable(*_ON_POLICY)
     trainer_type: Literal["poca"] = "poca"

@@ -1,13 +1,16 @@
 """The configuration of networks: the policy's, and each reward signal's own."""
 
-from typing import Any, Final, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, get_args
 
-from pydantic import Field, field_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from ludus.config.encoder import EncoderConfig
 from ludus.config.values import Extensible, Flag, Own, Section, Whole, config_error
 from ludus.plugins import Kind, load_all
+from ludus.protocol.specs import MAX_NAME_BYTES, MAX_OBSERVATIONS
 
+SensorName: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME_BYTES)]
+"""The name of an observation in a behavior's spec."""
 Activation: TypeAlias = Literal["swish", "tanh", "relu", "sigmoid"]
 """Each is described in `ludus.collector.activations`."""
 HiddenType: TypeAlias = Literal["dense", "layer_norm", "simba"]
@@ -70,8 +73,21 @@ class NetworkSettings(Extensible):
     """Use of observations that the game marks as goals: `hyper` = they generate the weights of the hidden layers (Ha et
     al. 2016), `none` = as any other observation. Without goals there is no difference.
     """
+    privileged_observations: Own[list[SensorName]] = Field(default=[], max_length=MAX_OBSERVATIONS)
+    """Observations, by their names in the game, that only the critic sees: the policy acts, and is exported, without
+    them (asymmetric actor-critic, Pinto et al. 2017). For what a simulator knows and a player does not: others' hands,
+    a target behind a wall, positions without noise. Values that know it are less noisy. Not for reward signals, which
+    see everything, nor with `shared_critic`.
+    """
     deterministic: Flag = False
     """Act with the most probable action instead of a sample, during training too."""
+
+    @field_validator("privileged_observations")
+    @classmethod
+    def _named_once(cls, privileged_observations: list[str]) -> list[str]:
+        if len(set(privileged_observations)) < len(privileged_observations):
+            raise config_error("invalid_value", "names an observation twice; name each once")
+        return privileged_observations
 
     @property
     def encoder(self) -> EncoderConfig | None:

@@ -42,6 +42,8 @@ class TrainerConfig(Section):
     """Of a plug-in: `module:class` of the `worker.learning.algorithms.algorithm.Algorithm` that workers build, as
     `Trainer(config, spec, device, seed, signals, expert)`.
     """
+    asymmetric: ClassVar[bool] = False
+    """Whether the critic takes `network_settings.privileged_observations`, which the policy does not see."""
     amendable: ClassVar[frozenset[str]] = SECTION
     """The keys that may change while a run goes on: numbers that are read again for every update."""
     tuning: ClassVar[Mapping[str, Mapping[str, object]]] = {
@@ -103,6 +105,28 @@ class TrainerConfig(Section):
             "sequence_length or raise batch_size (best to a multiple of sequence_length)",
             at="network_settings.memory.sequence_length",
         )
+
+    @field_validator("network_settings")
+    @classmethod
+    def _critic_sees_more(cls, network_settings: NetworkSettings, info: ValidationInfo) -> NetworkSettings:
+        if not network_settings.privileged_observations:
+            return network_settings
+        trainer, at = cls.model_fields["trainer_type"].default, "network_settings.privileged_observations"
+        if not cls.asymmetric:
+            raise config_error(
+                "contradiction",
+                f"trainer_type {trainer} has no critic that sees more than the policy; remove "
+                "network_settings.privileged_observations, or take trainer_type ppo or poca",
+                at=at,
+            )
+        if getattr(info.data.get("hyperparameters"), "shared_critic", False):
+            raise config_error(
+                "contradiction",
+                "with hyperparameters.shared_critic: true policy and critic are one network, and see the same; remove "
+                "network_settings.privileged_observations, or set shared_critic to false",
+                at=at,
+            )
+        return network_settings
 
     @field_validator("checkpoint_interval")
     @classmethod

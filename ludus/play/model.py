@@ -4,6 +4,7 @@ them.
 Needs onnxruntime, which is imported when a model is loaded.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from ludus.protocol.batches import Array, DecisionBatch, Floats, Ints
 from ludus.protocol.spec import BehaviorSpec
 
 VERSION: Final = 3.0
+UNSEEN: Final = "unseen_observations"
+"""The entry of a model's metadata with the numbers of the observations that its policy does not see, as a JSON list."""
 
 
 class UnusableModel(ValueError):
@@ -35,6 +38,7 @@ class ModelPlayer(Player):
         self._session = _load(path, seed)
         self._spec = spec
         self._inputs = {entry.name: list(entry.shape) for entry in self._session.get_inputs()}
+        self._unseen: list[int] = json.loads(self._session.get_modelmeta().custom_metadata_map.get(UNSEEN, "[]"))
         outputs = {entry.name for entry in self._session.get_outputs()}
         prefix = "" if sample else "deterministic_"
         self._continuous = f"{prefix}continuous_actions" if spec.actions.continuous_size else None
@@ -54,6 +58,7 @@ class ModelPlayer(Player):
         feed = {
             f"obs_{index}": values.astype(np.float32) / np.float32(255 if values.dtype == np.uint8 else 1)
             for index, values in enumerate(decisions.observations)
+            if index not in self._unseen
         }
         if "action_masks" in self._inputs:
             masks = decisions.action_masks
@@ -81,7 +86,8 @@ class ModelPlayer(Player):
     def _check(self, path: Path, outputs: set[str]) -> None:
         """Raise UnusableModel unless the model has the observations and actions of the game."""
         sees = [self._inputs[name][1:] for name in sorted(self._inputs, key=_number) if name.startswith("obs_")]
-        shown = [list(observation.shape) for observation in self._spec.observations]
+        observations = enumerate(self._spec.observations)
+        shown = [list(observation.shape) for index, observation in observations if index not in self._unseen]
         if sees != shown:
             raise UnusableModel(f"{path} sees observations of shapes {sees}, {self._spec.behavior} shows {shown}")
         sizes: dict[str, list[float]] = {"continuous": [], "discrete": []}

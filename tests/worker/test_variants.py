@@ -58,12 +58,14 @@ SIGNALS: dict[str, dict[str, Any]] = {
     },
     "rnd": {"reward_signals": {**EXTRINSIC, "rnd": INTRINSIC}},
     "bc": {"reward_signals": EXTRINSIC, "behavioral_cloning": DEMONSTRATION},
+    "scaled": {"reward_signals": {"extrinsic": {"normalize_reward": True}}},
 }
 OWN_METRICS = {
     "extrinsic": "Losses/Value Loss",
     "curiosity": "Losses/Curiosity Forward Loss",
     "gail": "Losses/GAIL Loss",
     "rnd": "Losses/RND Loss",
+    "scaled": "Losses/Value Loss",
     "bc": "Losses/Pretraining Loss",
 }
 HYPERPARAMETERS: dict[str, dict[str, Any]] = {
@@ -96,7 +98,7 @@ REFUSED: dict[str, set[str]] = {
     "td3": {"discrete", "hybrid", "lstm", "bc"},
     "tqc": {"discrete", "hybrid", "lstm"},
     "crossq": {"discrete", "hybrid", "lstm"},
-    "finetune": {"lstm", "bc", "gail", "rnd", "curiosity"},
+    "finetune": {"lstm", "bc", "gail", "rnd", "curiosity", "scaled"},
 }
 """What a trainer does not have."""
 CONFIG: TypeAdapter[ReinforcementConfig] = TypeAdapter(BehaviorConfig)

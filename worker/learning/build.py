@@ -183,7 +183,7 @@ def build_signals(
         except UnsupportedSpec as error:
             message = f"{key}.network_settings: {error}"
             raise UnsupportedSpec(spec.name, error.code, message) from error
-        signals.append(NamedSignal(name, config.strength, config.gamma, signal))
+        signals.append(NamedSignal.of(name, config, signal, device))
     return SignalSet(signals, device)
 
 

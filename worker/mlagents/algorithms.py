@@ -179,6 +179,8 @@ def _networks(config: BehaviorConfig, spec: BehaviorSpec) -> _Networks:
     hidden = config.network_settings.hidden_type
     if hidden != "dense":
         raise Misfit([f"ML-Agents 1.1.0 has no network_settings.hidden_type {hidden}; remove the key"])
+    if config.network_settings.privileged_observations:
+        raise Misfit(["ML-Agents 1.1.0 has no network_settings.privileged_observations; remove the key"])
     match config:
         case PPOConfig():
             return _ppo(config, spec)

@@ -5,7 +5,7 @@ graph is put together with `onnx.helper` from the operations that ML-Agents 1.1.
 import (`worker.onnx.graph`). torch's own exporters were the other ways: the default one writes opset 18 only, in
 seconds; the TorchScript one is deprecated, and what it writes changes with torch.
 
-    obs_0 ...                           float32 [batch, *shape]      one for each observation, in the spec's order
+    obs_0 ...                           float32 [batch, *shape]      one for each observation, by its place in the spec
     action_masks                        float32 [batch, choices]     1 = allowed, 0 = forbidden; with branches only
     recurrent_in                        float32 [batch, 1, memory]   with a memory only; zeros at an episode's start
  -> version_number, memory_size         float32 [1]                  3 and the width of the memory
@@ -16,6 +16,10 @@ seconds; the TorchScript one is deprecated, and what it writes changes with torc
     discrete_action_output_shape        float32 [1, branches]        choices of each branch
     deterministic_discrete_actions      int64   [batch, branches]    the likeliest
     recurrent_out                       float32 [batch, 1, memory]   with a memory only
+
+Observations that only the critic sees are no inputs, and the others keep their numbers, since Unity fills `obs_2` from
+its third sensor (and leaves out sensors that the model has no input for). The metadata's `unseen_observations` has the
+numbers that are left out.
 
 Vectors and entities are raw: normalisation is in the graph. Pictures are floats in [0, 1], as Unity gives them, also
 where the simulator sent bytes.
@@ -29,6 +33,7 @@ Every export is checked before it is written: names, versions, and onnxruntime's
 """
 
 import copy
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,6 +46,7 @@ from torch import Tensor
 
 from ludus.collector.layout import ActorLayout
 from ludus.collector.spec_checks import ObservationKind
+from ludus.play.model import UNSEEN
 from ludus.protocol.spec import BehaviorSpec
 from ludus.schemas import OnnxModel, OnnxTensor
 from worker.learning.functional.distributions import branch_bounds, masked_logits
@@ -95,8 +101,8 @@ def exporter(
 def inputs_of(layout: ActorLayout) -> dict[str, Form]:
     """Return the inputs of a model by name, in order."""
     number = int(TensorProto.FLOAT)
-    shapes = enumerate(observation.shape for observation in layout.body.observations)
-    inputs: dict[str, Form] = {f"obs_{index}": (number, ["batch", *shape]) for index, shape in shapes}
+    shapes = {index: layout.body.observations[index].shape for index in layout.body.seen}
+    inputs: dict[str, Form] = {f"obs_{index}": (number, ["batch", *shape]) for index, shape in shapes.items()}
     if layout.discrete_branches:
         inputs["action_masks"] = number, ["batch", sum(layout.discrete_branches)]
     if layout.memory_size:
@@ -133,7 +139,9 @@ def _build(actor: Actor, spec: BehaviorSpec) -> onnx.ModelProto:
     if layout.discrete_branches:
         _discrete(graph, actor, head, on)
     model = graph.model(spec.behavior, inputs_of(layout), outputs_of(layout))
-    helper.set_model_props(model, {"game_layout": spec.game_layout} if spec.game_layout else {})
+    unseen = layout.body.of_kind(ObservationKind.UNSEEN)
+    properties = {"game_layout": spec.game_layout, UNSEEN: json.dumps(unseen) if unseen else ""}
+    helper.set_model_props(model, {key: text for key, text in properties.items() if text})
     return model
 
 

@@ -204,7 +204,8 @@ def acting_graph(actor: Actor) -> NetworkGraph | None:
         if id(parameter) in starts:
             offsets[name] = starts[id(parameter)]
     graph, inputs = Graph(offsets), dict[str, Form]()
-    for index, observation in enumerate(body.layout.observations):
+    for index in body.layout.seen:
+        observation = body.layout.observations[index]
         shape: list[str | int] = ["batch", *observation.shape]
         if observation.dtype == "uint8":
             inputs[f"bytes_{index}"] = int(TensorProto.UINT8), shape

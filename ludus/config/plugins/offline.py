@@ -86,9 +86,16 @@ class _Offline(MemorylessConfig):
     @classmethod
     def _recorded_rewards(cls, reward_signals: RewardSignals) -> RewardSignals:
         others = [name for name, _ in reward_signals.active() if name != "extrinsic"]
-        if not others and reward_signals.extrinsic is not None:
-            return reward_signals
         trainer = cls.model_fields["trainer_type"].default
+        if not others and reward_signals.extrinsic is not None:
+            if not reward_signals.extrinsic.normalize_reward:
+                return reward_signals
+            raise config_error(
+                "contradiction",
+                f"trainer_type {trainer} learns from recorded rewards, which have one scale; remove normalize_reward, "
+                "and set reward_signals.extrinsic.strength",
+                at="reward_signals.extrinsic.normalize_reward",
+            )
         raise config_error(
             "contradiction",
             f"trainer_type {trainer} learns from recorded rewards; give it reward_signals.extrinsic"

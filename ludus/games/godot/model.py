@@ -3,7 +3,8 @@
 The model of a checkpoint (ML-Agents' form, `worker.onnx.export`) is rewritten: the same weights and operations, with
 other inputs and outputs. What the plug-in (ONNX Runtime 1.15, opset up to 19, IR version up to 9) takes:
 
-    KEY ...     float32 [batch, n]   one for each entry of get_obs, under its name; raw, normalisation is in the graph
+    KEY ...     float32 [batch, n]   one for each entry of get_obs that the policy sees, under its name; raw,
+                                     normalisation is in the graph
     state_ins   float32 [batch]
  -> output      float32 [batch, m]   over the actions in the game's order: means of continuous, logits of discrete ones
     state_outs  float32 [batch]      dropped by the plug-in: models with a memory are refused
@@ -69,9 +70,9 @@ def rewrite(model: Any, name: str) -> Any:
     shapes = {value.name: [side.dim_value for side in value.type.tensor_type.shape.dim] for value in graph.input}
     if "recurrent_in" in shapes:
         raise NotForGodot(f"{name} has a memory, and the plug-in keeps none between steps: train without `memory`")
-    keys: Sequence[str] = layout["observations"]
+    keys = {index: key for index, key in enumerate(layout["observations"]) if f"obs_{index}" in shapes}
     renamed = {}
-    for index, key in enumerate(keys):
+    for index, key in keys.items():
         if len(shapes[f"obs_{index}"]) != 2:
             raise NotForGodot(f"{name} sees the picture {key!r}, and the plug-in hands its models numbers only")
         if key in layout["choices"]:
@@ -79,7 +80,7 @@ def rewrite(model: Any, name: str) -> Any:
                 f"{name} sees {key!r} as the number of a choice; give its models a box, one column for each"
             )
         renamed[f"obs_{index}"] = key
-    if reserved := {OUTPUT, STATE_IN, STATE_OUT} & {*keys}:
+    if reserved := {OUTPUT, STATE_IN, STATE_OUT} & {*keys.values()}:
         raise NotForGodot(
             f"{name} sees {reserved.pop()!r}, a name that the plug-in has for itself: rename it in get_obs"
         )
@@ -122,7 +123,7 @@ def rewrite(model: Any, name: str) -> Any:
         [
             *(
                 helper.make_tensor_value_info(key, number, ["batch", *shapes[f"obs_{index}"][1:]])
-                for index, key in enumerate(keys)
+                for index, key in keys.items()
             ),
             helper.make_tensor_value_info(STATE_IN, number, ["batch"]),
         ],
@@ -160,7 +161,8 @@ def compare(original: Any, rewritten: Any) -> None:
             feed[entry.name] = generator.standard_normal((ROWS, columns)).astype(np.float32)
     names = [entry.name for entry in before.get_outputs()]
     acted = dict(zip(names, before.run(names, feed), strict=True))
-    seen = {key: feed[f"obs_{index}"] for index, key in enumerate(layout["observations"])}
+    keys = enumerate(layout["observations"])
+    seen = {key: feed[f"obs_{index}"] for index, key in keys if f"obs_{index}" in feed}
     (output,) = after.run([OUTPUT], {**seen, STATE_IN: np.ones(ROWS, np.float32)})
     continuous, discrete = actions_of(output, layout)
     means = acted.get("deterministic_continuous_actions", continuous)

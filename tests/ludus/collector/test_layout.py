@@ -161,3 +161,51 @@ def test_only_vectors_without_memory_are_plain(
 
 def test_nothing_is_normalised_where_there_are_no_vectors() -> None:
     assert not BodyLayout.of([CAMERA], NetworkSettings(normalize=True)).normalize
+
+
+SENSORS = make_spec(observations=(3, 2, (3, 24, 24)), goal=1, branches=(2,))
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "message"),
+    [
+        (
+            ["vector 0", "state", "clock"],
+            "privileged_observation_unknown",
+            "names 'state', 'clock'; the game announces 'vector 0', 'vector 1', 'image 2'. Correct the names",
+        ),
+        (["image 2", "vector 1", "vector 0"], "privileged_observations_all", "leaves none for the policy"),
+    ],
+)
+def test_privileged_observations_that_do_not_fit_the_game_are_refused(
+    names: list[str], code: str, message: str
+) -> None:
+    with pytest.raises(UnsupportedSpec) as refused:
+        ActorLayout.of(SENSORS, NetworkSettings(privileged_observations=names))
+
+    assert refused.value.code == code
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("behavior 'Walker'")
+
+
+def test_a_game_whose_observations_have_no_names_is_told_so() -> None:
+    spec = BehaviorSpec("A", (VECTOR, VECTOR), DISCRETE)
+
+    with pytest.raises(UnsupportedSpec, match="names 'state'; the game announces no observation that has a name"):
+        ActorLayout.of(spec, NetworkSettings(privileged_observations=["state"]))
+
+
+def test_the_policy_has_the_layout_of_what_it_sees() -> None:
+    unseen = NetworkSettings(privileged_observations=["vector 1", "image 2"], normalize=True)
+    layout, plain = ActorLayout.of(SENSORS, unseen), make_spec(observations=(3,), branches=(2,))
+
+    assert layout.flat_size == ActorLayout.of(plain, NetworkSettings(normalize=True)).flat_size
+    assert layout.plain, "neither the picture nor the goal is the policy's"
+    assert layout.body.seen == (0,)
+    assert not layout.body.conditioned
+
+
+def test_all_observations_of_one_name_are_privileged() -> None:
+    spec = BehaviorSpec("A", (ObservationSpec((2,), "state"), VECTOR, ObservationSpec((5,), "state")), DISCRETE)
+
+    assert ActorLayout.of(spec, NetworkSettings(privileged_observations=["state"])).body.seen == (1,)

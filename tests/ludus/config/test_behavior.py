@@ -51,6 +51,71 @@ def test_units_that_poca_cannot_share_among_its_heads_are_refused() -> None:
     assert config_of(behavior(network_settings={"hidden_units": 30})).network_settings.hidden_units == 30
 
 
+@pytest.mark.parametrize("trainer", ["offline", "finetune"])
+def test_recorded_rewards_have_one_scale(trainer: str) -> None:
+    signals = {"extrinsic": {"normalize_reward": True}}
+    problem = problem_of(behavior(trainer_type=trainer, **DEMONSTRATED, reward_signals=signals))
+
+    assert problem.path == "behaviors.A.reward_signals.extrinsic.normalize_reward"
+    assert "remove normalize_reward, and set reward_signals.extrinsic.strength" in problem.message
+
+
+@pytest.mark.parametrize("value", [1, "yes", None, 0.5])
+def test_whether_a_signal_is_scaled_is_true_or_false(value: object) -> None:
+    problem = problem_of(behavior(reward_signals={"extrinsic": {"normalize_reward": value}}))
+
+    assert (problem.path, problem.code) == ("behaviors.A.reward_signals.extrinsic.normalize_reward", "wrong_type")
+
+
+PRIVILEGED = {"network_settings": {"privileged_observations": ["state"]}}
+
+
+@pytest.mark.parametrize("trainer", ["ppo", "poca"])
+def test_a_critic_may_see_more_than_its_policy(trainer: str) -> None:
+    assert config_of(behavior(trainer_type=trainer, **PRIVILEGED)).network_settings.privileged_observations == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"trainer_type": "sac"}, "trainer_type sac has no critic that sees more than the policy; remove"),
+        ({"trainer_type": "dqn"}, "take trainer_type ppo or poca"),
+        ({"trainer_type": "td3"}, "take trainer_type ppo or poca"),
+        ({"trainer_type": "clone", **DEMONSTRATED}, "trainer_type clone has no critic"),
+        ({"hyperparameters": {"shared_critic": True}}, "policy and critic are one network, and see the same; remove"),
+    ],
+)
+def test_privileged_observations_without_a_critic_for_them_are_refused(section: dict[str, Any], message: str) -> None:
+    problem = problem_of(behavior(**section, **PRIVILEGED))
+
+    place = "behaviors.A.network_settings.privileged_observations"
+    assert (problem.path, problem.code) == (place, "contradiction")
+    assert message in problem.message
+
+
+def test_a_reward_signal_sees_everything() -> None:
+    problem = problem_of(behavior(reward_signals={"extrinsic": {}, "rnd": PRIVILEGED}))
+
+    assert problem.path == "behaviors.A.reward_signals.rnd.network_settings.privileged_observations"
+    assert "set it in the behavior's network_settings" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("names", "place", "code"),
+    [
+        (["a", "b", "a"], "", "invalid_value"),
+        ([""], "[0]", "invalid_value"),
+        (["x" * 201], "[0]", "invalid_value"),
+        ("a", "", "wrong_type"),
+    ],
+)
+def test_names_of_privileged_observations_are_a_list_without_repetition(names: object, place: str, code: str) -> None:
+    problem = problem_of(behavior(network_settings={"privileged_observations": names}))
+
+    assert problem.path == f"behaviors.A.network_settings.privileged_observations{place}"
+    assert problem.code == code
+
+
 @pytest.mark.parametrize(("size", "code"), [(127, "invalid_value"), (0, "out_of_range"), (-2, "out_of_range")])
 def test_a_memory_that_has_no_halves_is_refused(size: int, code: str) -> None:
     problem = problem_of(behavior(network_settings={"memory": {"memory_size": size}}))

@@ -10,7 +10,7 @@ import torch
 from ludus.play.model import ModelPlayer, UnusableModel
 from ludus.protocol.batches import DecisionBatch
 from ludus.protocol.spec import BehaviorSpec
-from tests.worker.learning.networks.kinds import KINDS, make_actor, see
+from tests.worker.learning.networks.kinds import KINDS, Kind, make_actor, privileged, see
 from tests.worker.rollouts import make_spec
 from worker.onnx.export import export_onnx
 
@@ -32,7 +32,9 @@ def decisions(observations: list[torch.Tensor], masks: torch.Tensor | None = Non
     )
 
 
-@pytest.mark.parametrize("name", ["continuous", "hybrid", "squashed hybrid", "picture simple", "everything"])
+@pytest.mark.parametrize(
+    "name", ["continuous", "hybrid", "squashed hybrid", "picture simple", "everything", "everything, some privileged"]
+)
 def test_a_player_does_what_the_policy_finds_likeliest(exported: Path, name: str) -> None:
     kind = KINDS[name]
     actor, (observations, masks) = make_actor(kind), see(kind.spec, 5)
@@ -108,6 +110,20 @@ def test_a_model_of_another_game_is_refused(exported: Path, spec: BehaviorSpec, 
 
     with pytest.raises(UnusableModel, match=problem):
         ModelPlayer(exported, spec)
+
+
+def test_a_game_may_lack_what_only_the_critic_saw_if_that_came_last(exported: Path) -> None:
+    kind = Kind(make_spec(observations=(3, 2), continuous=2), privileged("vector 1"))
+    export_onnx(make_actor(kind), kind.spec, exported)
+    without = make_spec(observations=(3,), continuous=2)
+    (first, second), _ = see(kind.spec, 4)
+
+    trained = ModelPlayer(exported, kind.spec).act(decisions([first, second]))
+    deployed = ModelPlayer(exported, without).act(decisions([first]))
+
+    np.testing.assert_array_equal(trained[0], deployed[0])
+    with pytest.raises(UnusableModel, match=r"sees observations of shapes \[\[3\]\], Walker shows \[\[3\], \[2\]\]"):
+        ModelPlayer(exported, make_spec(observations=(3, 4, 2), continuous=2))
 
 
 def test_what_is_no_model_is_refused(exported: Path) -> None:

@@ -175,6 +175,15 @@ def test_an_activation_that_ml_agents_does_not_have_is_refused(tmp_path: Path) -
     assert "tanh" in problem
 
 
+def test_a_critic_that_sees_more_than_its_policy_is_refused(tmp_path: Path) -> None:
+    case = Case("ppo-goal-not-conditioning")
+    network = {"hidden_units": 8, "goal_conditioning_type": "none", "privileged_observations": ["state"]}
+
+    (problem,) = refusal(case, tmp_path, network_settings=network)
+
+    assert "no network_settings.privileged_observations; remove the key" in problem
+
+
 @pytest.mark.parametrize("spoil", ["missing", "fewer parameters", "misshapen", "not finite", "nonsense"])
 def test_an_optimizer_that_does_not_fit_begins_anew_and_is_named(tmp_path: Path, spoil: str) -> None:
     case = Case("ppo-goal-not-conditioning")

@@ -44,6 +44,17 @@ def test_a_model_with_everything_lists_its_inputs_and_outputs_in_order(tmp_path:
     ]
 
 
+def test_privileged_observations_are_no_inputs_and_the_others_keep_their_numbers(tmp_path: Path) -> None:
+    kind = KINDS["everything, some privileged"]
+    export_onnx(make_actor(kind), kind.spec, tmp_path / "model.onnx")
+
+    model = onnx.load(tmp_path / "model.onnx")
+
+    names = [name for name, _, _ in mlagents.forms(model, "inputs")]
+    assert names == ["obs_3", "obs_4", "action_masks", "recurrent_in"]
+    assert {entry.key: entry.value for entry in model.metadata_props} == {"unseen_observations": "[0, 1, 2]"}
+
+
 def test_constants_are_floats_with_the_sizes_of_memory_and_branches(tmp_path: Path) -> None:
     kind = KINDS["memory"]
     actor = make_actor(kind)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,19 @@ def test_a_run_that_is_stopped_after_its_games_were_refused_has_failed_and_names
         "Black, White"
     )
     assert "behavior_missing" not in listener.events, "nothing has been learned"
+
+
+def test_a_game_that_lacks_a_privileged_observation_is_refused_with_the_names_that_it_has(tmp_path: Path) -> None:
+    listener = Listener()
+    network = {"network_settings": {"privileged_observations": ["hands"]}}
+    trainer = Trainer(Run({**CONFIG, "behaviors": {"Black": network}}, tmp_path).job(), listener, [])
+    spec = Board(("Black",), 1).behaviors[0]
+    trainer.registry.register(replace(spec, observations=(replace(spec.observations[0], name="board"),)))
+
+    trainer.attempt.pool.close("collector_closing", "the test is over", rejoin=False)
+    (event,) = listener.named("behavior_refused")
+    assert "privileged_observations names 'hands'; the game announces 'board'. Correct the names" in event.message
+    assert not trainer.attempt.learners
 
 
 @pytest.mark.long

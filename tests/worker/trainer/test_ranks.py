@@ -21,7 +21,7 @@ from worker.learning.algorithms.off_policy import Batch
 from worker.trainer.ranks import EXCHANGED, Ranks, pickled, seed_of_rank, state_of_rank
 
 pytestmark = pytest.mark.xdist_group("two learners")  # one second process for all
-SPEC = make_spec(observations=(4,), continuous=1, branches=(3,))
+SPEC = make_spec(observations=(4, 3), continuous=1, branches=(3,))
 TOLERANCE = 1e-5
 """Of weights after two updates: float32 sums are taken in another order."""
 LENGTHS = [6, 10, 3, 13, 8, 9, 15]
@@ -30,12 +30,13 @@ SMALL = {"hidden_units": 8, "num_layers": 1, "normalize": True}
 
 
 def config(trainer: type[PPOConfig] | type[POCAConfig], size: int = STEPS, **hyper: Any) -> Any:
-    signals: dict[str, Any] = {"extrinsic": {"gamma": 0.9}}
+    signals: dict[str, Any] = {"extrinsic": {"gamma": 0.9, "normalize_reward": hyper.pop("normalize_reward", False)}}
     for name in ("rnd", "curiosity"):
         signals[name] = {"network_settings": SMALL, "learning_rate": 1e-3}
     numbers = {"batch_size": size, "buffer_size": size, "learning_rate": 1e-3, "num_epoch": 3}
+    network = {**SMALL, "privileged_observations": hyper.pop("privileged", [])}
     return trainer.model_validate(
-        {"hyperparameters": {**numbers, **hyper}, "network_settings": SMALL, "reward_signals": signals}
+        {"hyperparameters": {**numbers, **hyper}, "network_settings": network, "reward_signals": signals}
     )
 
 
@@ -63,8 +64,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
         (PPOConfig, {"normalize_values": True, "desired_kl": 0.01}),
         (PPOConfig, {"vtrace": True, "target_kl": 1.0}),
         (POCAConfig, {}),
+        (PPOConfig, {"privileged": ["vector 0"]}),
+        (POCAConfig, {"privileged": ["vector 0"]}),
+        (PPOConfig, {"normalize_reward": True}),
     ],
-    ids=["ppo", "ppo-vtrace", "poca"],
+    ids=["ppo", "ppo-vtrace", "poca", "ppo-privileged", "poca-privileged", "ppo-normalized-rewards"],
 )
 def test_the_weights_are_those_of_one_process_with_both_rounds_and_the_doubled_batch(
     ranks: Ranks, trainer: type[PPOConfig] | type[POCAConfig], hyper: dict[str, Any]
@@ -83,6 +87,7 @@ def test_the_weights_are_those_of_one_process_with_both_rounds_and_the_doubled_b
     mine, its = pair.algorithm.state_dict(), one.state_dict()
     for state in (mine, its):  # a softmax does not depend on it: Adam makes steps of what rounding leaves
         state["model"].pop("critic.attention.key.bias", None)
+        state["signals"]["extrinsic"].get("scale", {}).pop("episodes", None)  # a rank's own
     for part in ("model", "signals", "rate_factor"):
         torch.testing.assert_close(mine[part], its[part], rtol=1e-5, atol=TOLERANCE)
     names = {"Losses/Policy Loss", "Losses/Value Loss", "Losses/Gradient Norm", "Policy/Approximate KL"}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 
@@ -37,6 +38,8 @@ class Game(Simulation):
 
     def __init__(self, spec: BehaviorSpec, episodes: int, agents: int) -> None:
         self.behaviors = (spec,)
+        seen = [[0.5] * part.size for part in spec.observations]
+        self._seen = seen[0] if len(seen) == 1 else seen
         self._agents = range(agents)
         self._left = episodes
         self._tick = 0
@@ -44,7 +47,7 @@ class Game(Simulation):
     def reset(self, builder: StepBuilder, start: ResetInfo) -> None:
         del start
         for agent in self._agents:
-            builder.request_decision(agent=agent, observation=[0.5] * 3)
+            builder.request_decision(agent=agent, observation=self._seen)
 
     def step(self, builder: StepBuilder, actions: Actions) -> None:
         assert len(list(actions)) == len(self._agents)
@@ -54,8 +57,8 @@ class Game(Simulation):
         self._left -= self._tick % 8 == 0
         for agent in self._agents:
             if self._tick % 8 == 0:
-                builder.end_episode(agent=agent, observation=[0.5] * 3, reward=1.0)
-            builder.request_decision(agent=agent, observation=[0.5] * 3, reward=0.0)
+                builder.end_episode(agent=agent, observation=self._seen, reward=1.0)
+            builder.request_decision(agent=agent, observation=self._seen, reward=0.0)
 
 
 @pytest.fixture
@@ -110,6 +113,28 @@ def test_agents_whose_episodes_end_together_are_in_one_summary(start: StartTrain
     assert len(rewards) <= 10, "there were ten ends of episodes, each of twelve agents"
     assert len(set(times)) == len(rewards)
     assert max(points_of(messages, STEPS_PER_SECOND)) >= 10 * 96
+
+
+@pytest.mark.long
+def test_a_run_whose_critic_sees_more_is_played_and_saved_and_its_model_lacks_what_the_policy_did_not_see(
+    start: StartTrainer, tmp_path: Path
+) -> None:
+    spec = replace(make_spec(observations=(3, 2), continuous=1), name="A")
+    network = {"hidden_units": 16, "normalize": True, "privileged_observations": ["vector 1"]}
+    signals = {"extrinsic": {"normalize_reward": True}}
+    section = {**SECTION, "network_settings": network, "reward_signals": signals}
+
+    messages = start({"seed": 1, "behaviors": {"A": section}}).played_by(Game(spec, 100, 2))
+
+    assert (messages[-1]["outcome"], messages[-1]["reason"]) == ("succeeded", "completed")
+    assert max(points_of(messages, "Policy/Acting KL").values()) < 1e-6, "collectors act with the policy that learns"
+    assert set(points_of(messages, "Environment/Cumulative Reward").values()) == {1.0}
+    folder = Path([message for message in messages if message["type"] == "checkpoint_written"][-1]["folder"])
+    model = onnx.load(folder / "A.onnx")
+    assert [entry.name for entry in model.graph.input] == ["obs_0"]
+    state = checkpoint.behavior_states(checkpoint.load(folder))["A"]["algorithm"]
+    assert tuple(state["model"]["privileged.normalizer.mean"].shape) == (2,)
+    assert state["signals"]["extrinsic"]["scale"]["statistics"]["count"] > 60
 
 
 CHECKPOINT = f"ckpt_{'0' * 26}"

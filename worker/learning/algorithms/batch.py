@@ -71,7 +71,7 @@ class Batch:
     """Steps with their targets; row `i` of every column belongs to the same step. A minibatch is one, too."""
 
     encoded: Encoded
-    """Observations, normalised by the statistics that acted."""
+    """Observations, normalised by the statistics that acted; those that only the critic sees come last."""
     continuous: Float[Tensor, "N C"]
     discrete: Int[Tensor, "N D"]
     masks: Bool[Tensor, "N M"] | None
@@ -110,13 +110,14 @@ class Batch:
         if recurrence is None:
             rows = torch.randperm(len(self.steps), generator=generator).to(device)
             # All narrow columns are permuted at once: a minibatch is then a view, and costs nothing. Pictures are not.
-            narrow = [column for column in self.encoded if column.dim() == 2]
-            wide = self.encoded[len(narrow) :]
+            wide = {place: column for place, column in enumerate(self.encoded) if column.dim() > 2}
+            narrow = [column for place, column in enumerate(self.encoded) if place not in wide]
             shuffled = replace(self, encoded=narrow).select(rows)
             for index in range(count_minibatches(len(rows), size)):
                 part = slice(index * size, (index + 1) * size)
                 minibatch = shuffled.map(itemgetter(part))
-                minibatch.encoded.extend(column.index_select(0, rows[part]) for column in wide)
+                for place, column in wide.items():
+                    minibatch.encoded.insert(place, column.index_select(0, rows[part]))
                 yield minibatch
             return
         length = recurrence.sequences.rows.shape[1]
@@ -167,14 +168,14 @@ def batch_with_targets(
     lambd: float,
     correction: Correction,
 ) -> tuple[Batch, Float[Tensor, "B S"]]:
-    """Return the steps of a rollout with returns and advantages, and the rewards of each segment.
+    """Return the steps of a rollout with returns and advantages, and the rewards that each segment earned.
 
     `pool` is all steps, then the segments' successors. The values of the latter count unless `terminated`.
     """
     values, bootstrap, baselines = estimates
     importance, proximal, fresh = correction
     device, masks = values.device, rollout.action_masks
-    rewards, goes_on = signals.evaluate(transitions), signals.ignores_termination
+    (earned, rewards), goes_on = signals.observe(rollout, transitions), signals.ignores_termination
     firsts = rollout.firsts[rollout.starts_episode]
     advantages = generalized_advantages(
         rewards,
@@ -212,4 +213,4 @@ def batch_with_targets(
         returns=returns,
         steps=transitions.index,
     )
-    return batch, segment_sums(rewards, rollout)
+    return batch, segment_sums(earned, rollout)

@@ -164,9 +164,10 @@ class ReplayedExperience:
                 torch.cat([earlier, part[firsts]])[-BEGINNINGS:]
                 for earlier, part in zip(self.beginnings, rollout.observations, strict=True)
             ]
-        if self.signals_learn:  # the game's own rewards are added up where they are played
-            rewards = self.signals.evaluate(transitions_of(rollout, self._device, self._actor.layout.kind))
-            self._earned.append(self.episodes.add(rollout, segment_sums(rewards, rollout).cpu().numpy()))
+        if self.signals_learn or self.signals.normalizes:  # the game's rewards are added up where they are played
+            transitions = transitions_of(rollout, self._device, self._actor.layout.kind)
+            earned = self.signals.observe(rollout, transitions).earned
+            self._earned.append(self.episodes.add(rollout, segment_sums(earned, rollout).cpu().numpy()))
         self._recent.append(set(zip(rollout.simulators.tolist(), rollout.agents.tolist(), strict=True)))
         if self._actor.normalizer is not None:
             self._actor.body.update_normalizer([part.to(self._device) for part in rollout.observations])

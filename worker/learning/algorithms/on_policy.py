@@ -31,6 +31,7 @@ from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.losses import approximate_kl
 from worker.learning.functional.schedules import BETA_FLOOR, EPSILON_FLOOR, LEARNING_RATE_FLOOR, Schedule
 from worker.learning.networks.encoder import Encoded
+from worker.learning.networks.privileged import PrivilegedInputs
 from worker.learning.rewards.episodes import EpisodeReturns, episode_rewards
 from worker.learning.rewards.signals import SignalSet, extrinsic_alone
 
@@ -72,7 +73,7 @@ class Experience:
     transitions: Transitions
     """The same steps, as reward signals take them."""
     episodes: Float[Tensor, "B S"]
-    """Each segment's sum of rewards, after strength."""
+    """Each segment's sum of rewards, after strength; never scaled by `normalize_reward`."""
     fresh: Bool[Tensor, " N"] | None
     """The steps that are learned from, on the CPU; None: all. The others are too old (`max_policy_lag`)."""
 
@@ -113,6 +114,7 @@ M = TypeVar("M", bound=Minibatch)
 class OnPolicy(Algorithm, ABC, Generic[E, M]):
     """Networks, optimizer and reward signals of one behavior."""
 
+    privileged: PrivilegedInputs
     critic_memory_size: int
     """Width of the critic's memory of an agent; 0 without."""
     sums_extrinsic = False
@@ -163,7 +165,7 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
 
     @abstractmethod
     def build_model(self, spec: BehaviorSpec) -> nn.Module:
-        """Return actor and critic, new; set `actor` and `critic_memory_size`."""
+        """Return actor and critic, new; set `actor`, `privileged` and `critic_memory_size`."""
 
     @abstractmethod
     def prepare(self, rollout: Rollout) -> E:
@@ -184,6 +186,10 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
     def changed(self) -> list[Changed]:
         """Return the further parts that an update changes."""
         return []
+
+    def encode(self, observations: list[Tensor]) -> Encoded:
+        """Return what networks see of raw observations: the actor's part, then what only the critic sees."""
+        return self.actor.encode(observations) + self.privileged.encode(observations)
 
     def correction(self, rollout: Rollout, pool: Encoded, transitions: Transitions) -> Correction:
         """Return how the steps of older policies count, by `vtrace`, `decoupled_objective` and `max_policy_lag`.
@@ -274,8 +280,9 @@ class OnPolicy(Algorithm, ABC, Generic[E, M]):
             measured = check.conclude(experience.batch, self.signals.names, rates.epsilon, finite, experience.episodes)
             if measured is None:
                 raise self._diagnosis(experience, check)
-        observations = experience.transitions.observations
-        self.actor.body.update_normalizer([column[: rollout.steps] for column in observations])
+        observations = [column[: rollout.steps] for column in experience.transitions.observations]
+        for inputs in (self.actor.body, self.privileged):
+            inputs.update_normalizer(observations)
         self.version += 1
         if self._rate_factor is not None:
             self._adapt_rate(self._rate_factor, measured.metrics["Policy/Approximate KL"])

@@ -142,6 +142,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         settings = self.config.network_settings
         self.actor = Actor(spec, settings, self.generator)
         self.critic = TeamCritic(spec, settings, len(self.signals), self.generator)
+        self.privileged = self.critic.privileged
         self.critic_memory_size = 2 * self.critic.memory_size  # of the value, and of the baseline
         return nn.ModuleDict({"actor": self.actor, "critic": self.critic})
 
@@ -180,7 +181,7 @@ class POCA(OnPolicy[TeamExperience, Minibatch]):
         """Return the rollout with its targets: teams, values, rewards and advantages by the weights of before."""
         device, teams = self.device, teams_of(rollout)
         transitions = transitions_of(rollout, device, self.actor.layout.kind)._replace(rewards=teams.rewards.to(device))
-        pool = self.actor.encode(transitions.observations)
+        pool = self.encode(transitions.observations)
         taken = flat_actions(transitions.continuous, transitions.discrete, self.actor.layout.discrete_branches)
         actions = torch.cat([taken, taken.new_zeros(rollout.segments, taken.shape[1])])
         self.critic.largest.clamp_(min=-least(-_largest(teams)))  # that of all ranks

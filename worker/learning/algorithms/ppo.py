@@ -113,7 +113,9 @@ class PPO(OnPolicy[PPOExperience, Batch]):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         """As `OnPolicy`."""
         super().__init__(*arguments, **named)
-        self._by_hand = type(self).loss is PPO.loss and covers(self.actor.layout)
+        critic = self.model.critic.body
+        plain = critic is None or critic.layout.plain
+        self._by_hand = type(self).loss is PPO.loss and covers(self.actor.layout) and plain
         # Inference mode saves a tenth of the time, but autograd does not work in it.
         automatic = not self._by_hand or self.signals.learns or self.cloning is not None
         self._mode: type[AbstractContextManager[None]] = torch.no_grad if automatic else torch.inference_mode
@@ -128,7 +130,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
             generator=self.generator,
             normalize_values=self.config.hyperparameters.normalize_values,
         )
-        self.actor, self.critic_memory_size = model.actor, model.memory_size
+        self.actor, self.privileged, self.critic_memory_size = model.actor, model.privileged, model.memory_size
         return model
 
     def changed(self) -> list[Changed]:
@@ -209,7 +211,7 @@ class PPO(OnPolicy[PPOExperience, Batch]):
     def prepare(self, rollout: Rollout) -> PPOExperience:
         """Return the batch with its targets: values, rewards and advantages by the weights of before."""
         transitions = transitions_of(rollout, self.device, self.actor.layout.kind)
-        pool = self.actor.encode(transitions.observations)  # all steps, then the segments' successors
+        pool = self.encode(transitions.observations)  # all steps, then the segments' successors
         estimates, recurrence = self.estimate(rollout, pool)
         terminated = rollout.endings == SegmentEnd.TERMINATED
         lambd = self.config.hyperparameters.lambd

@@ -47,7 +47,8 @@ def differentiate(
     features, passed = dense.forward(actor.body.dense, minibatch.encoded[0])
     value_features, value_passed = features, passed
     if critic.body is not None:
-        value_features, value_passed = dense.forward(critic.body.dense, minibatch.encoded[0])
+        (inputs,) = model.privileged.joined(minibatch.encoded)
+        value_features, value_passed = dense.forward(critic.body.dense, inputs)
     joint = actor.joint(actor.head(features), minibatch.continuous, minibatch.discrete, minibatch.masks)
     values = critic.heads(value_features)
     log_ratio = joint.log_prob - minibatch.log_prob

@@ -56,7 +56,7 @@ def generalized_advantages(
     decay[ends] = 0.0
     if importance is not None:
         deltas, decay = deltas * importance.unsqueeze(1), decay * importance.unsqueeze(1)
-    return _reverse_recurrence(deltas, decay, longest=int(lengths.max()))
+    return reverse_recurrence(deltas, decay, longest=int(lengths.max()))
 
 
 def beyond_termination(
@@ -75,9 +75,7 @@ def beyond_termination(
     return torch.where(replaced, mean, bootstrap)
 
 
-def _reverse_recurrence(
-    inputs: Float[Tensor, "N S"], decay: Float[Tensor, "N S"], longest: int
-) -> Float[Tensor, "N S"]:
+def reverse_recurrence(inputs: Float[Tensor, "N S"], decay: Float[Tensor, "N S"], longest: int) -> Float[Tensor, "N S"]:
     """Solve `x_t = inputs_t + decay_t * x_(t+1)` in `log2(longest)` passes.
 
     After the pass with stride `k`, `sums[t]` holds the first `2k` terms of its series and `decay[t]` the factor in

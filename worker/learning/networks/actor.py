@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ludus.collector.layout import ActorLayout
+from ludus.collector.spec_checks import ObservationKind
 from ludus.config.network import NetworkSettings
 from ludus.protocol.spec import BehaviorSpec
 from worker.learning.functional.distributions import (
@@ -53,7 +54,8 @@ class Actor(nn.Module):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         super().__init__()
         self.layout = layout = ActorLayout.of(spec, settings, head=head)
-        self.body = NetworkBody(spec.observations, settings, generator)
+        unseen = layout.body.of_kind(ObservationKind.UNSEEN)
+        self.body = NetworkBody(spec.observations, settings, generator, unseen=unseen)
         self.memory_size = self.body.memory_size
         """Width of the recurrent state; 0 without memory."""
         self.head = kaiming_dense(self.body.features, layout.head_size, LOGIT_SCALE, generator)

@@ -17,6 +17,7 @@ from worker.learning.networks.actor import Actor
 from worker.learning.networks.body import NetworkBody
 from worker.learning.networks.dense import xavier_dense
 from worker.learning.networks.encoder import Encoded
+from worker.learning.networks.privileged import PrivilegedInputs
 from worker.learning.networks.value_normalizer import ValueNormalizer
 
 
@@ -38,7 +39,7 @@ class Prediction(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """An actor and a critic, separate or with one body, that see the same encoded observations."""
+    """An actor and a critic, separate or with one body. The critic sees what the actor does, and may see more."""
 
     def __init__(
         self,
@@ -53,9 +54,11 @@ class ActorCritic(nn.Module):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         super().__init__()
         self.actor = Actor(spec, settings, generator)
+        self.privileged = PrivilegedInputs(spec, settings)
         body = self.actor.body
         if not shared_critic:
-            body = NetworkBody(spec.observations, settings, generator, normalizes=False)
+            observations = self.privileged.critic_observations
+            body = NetworkBody(observations, settings, generator, normalizes=False)
         self.critic = Critic(body, signals, generator, shared=shared_critic)
         self.value_normalizer = ValueNormalizer(signals) if normalize_values else None
         """With it the critic's heads have units of their own, in `evaluate`, too."""
@@ -81,7 +84,7 @@ class ActorCritic(nn.Module):
         features, _ = actor.body(encoded, actor_memory, length=length)
         value_features = features
         if critic.body is not None:
-            value_features, _ = critic.body(encoded, critic_memory, length=length)
+            value_features, _ = critic.body(self.privileged.joined(encoded), critic_memory, length=length)
         joint = actor.joint(actor.head(features), continuous, discrete, masks)
         return Prediction(joint, critic.heads(value_features))
 
@@ -97,7 +100,8 @@ class ActorCritic(nn.Module):
         sequences = max(body.rows_at_once // length, 1)
         memories = None if memory is None else torch.split(memory, sequences)
         values, after = [], []
-        for index, chunk in enumerate(zip(*[torch.split(part, sequences * length) for part in encoded], strict=True)):
+        parts = [torch.split(part, sequences * length) for part in self.privileged.joined(encoded)]
+        for index, chunk in enumerate(zip(*parts, strict=True)):
             features, state = body(list(chunk), None if memories is None else memories[index], length=length)
             values.append(self.critic.heads(features))
             if state is not None:

@@ -9,7 +9,7 @@ learns there, so learners encode a rollout once. Pictures go through it untouche
 Dimensions: `R` rows; with a memory they are `Q` sequences of `L` steps each, one sequence after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from jaxtyping import Float
@@ -27,48 +27,19 @@ from worker.learning.networks.normalizer import Normalizer
 from worker.learning.networks.normed import LayerNormBody, SimbaBody, hidden_body
 
 
-class NetworkBody(nn.Module):
-    """Features of observations."""
+class ObservationInputs(nn.Module):
+    """The inputs of a network: its part of the observations, with their running statistics where these are its own."""
 
     normalizer: Normalizer | None
-    hidden: DenseBody | LayerNormBody | SimbaBody | ConditionalBody
-    memory: Memory | None
 
-    def __init__(
-        self,
-        observations: Sequence[ObservationSpec],
-        settings: NetworkSettings,
-        generator: torch.Generator,
-        *,
-        extra_inputs: int = 0,
-        normalizes: bool = True,
-    ) -> None:
-        """Raise `UnsupportedSpec` for observations that no network reads.
-
-        `extra_inputs` is the width of what `forward` gets beside the observations. `normalizes` is false where another
-        body encodes (a critic gets what its actor encoded).
-        """
+    def __init__(self, layout: BodyLayout, *, normalizes: bool = True) -> None:
         super().__init__()
-        layout = BodyLayout.of(observations, settings)
         self.layout = layout
-        self.features = layout.features
-        """Width of what `forward` returns."""
-        self.memory_size = layout.memory_size
-        """Width of the state `[h | c]`; 0 without memory."""
-        self.extra_inputs = extra_inputs
         self.normalizer = Normalizer(layout.vector_size) if layout.normalize and normalizes else None
-        self.encoder = ObservationEncoder(layout, generator)
-        inputs, units, layers = self.encoder.size + extra_inputs, layout.hidden_units, layout.num_layers
-        self.hidden = (
-            ConditionalBody(inputs, self.encoder.goal_size, units, layers, generator, activation=layout.activation)
-            if layout.conditioned
-            else hidden_body(inputs, layout, generator)
-        )
-        self.memory = Memory(units, layout.memory_size, generator) if layout.memory_size else None
 
     @torch.no_grad()
     def encode(self, observations: list[Tensor]) -> Encoded:
-        """Return what `forward` takes of raw observations in the spec's order: joined and normalised vectors first."""
+        """Return the network's part of raw observations in the spec's order: joined and normalised vectors first."""
         vectors = self._joined(observations)
         encoded = [] if vectors is None else [vectors if self.normalizer is None else self.normalizer(vectors)]
         indices = (*self.layout.of_kind(ObservationKind.VISUAL), *self.layout.of_kind(ObservationKind.ENTITIES))
@@ -81,6 +52,51 @@ class NetworkBody(nn.Module):
             vectors = self._joined(observations)
             assert vectors is not None
             self.normalizer.merge(vectors)
+
+    def _joined(self, observations: list[Tensor]) -> Float[Tensor, "R O"] | None:
+        vectors = [observations[index] for index in self.layout.of_kind(ObservationKind.VECTOR)]
+        if len(vectors) <= 1:
+            return vectors[0] if vectors else None
+        return torch.cat(vectors, 1)
+
+
+class NetworkBody(ObservationInputs):
+    """Features of observations."""
+
+    hidden: DenseBody | LayerNormBody | SimbaBody | ConditionalBody
+    memory: Memory | None
+
+    def __init__(
+        self,
+        observations: Sequence[ObservationSpec],
+        settings: NetworkSettings,
+        generator: torch.Generator,
+        *,
+        unseen: Collection[int] = (),
+        extra_inputs: int = 0,
+        normalizes: bool = True,
+    ) -> None:
+        """Raise `UnsupportedSpec` for observations that no network reads.
+
+        `unseen` are the indices of observations that it does not see. `extra_inputs` is the width of what `forward`
+        gets beside the observations. `normalizes` is false where another body encodes (a critic gets what its actor
+        encoded).
+        """
+        layout = BodyLayout.of(observations, settings, unseen=unseen)
+        super().__init__(layout, normalizes=normalizes)
+        self.features = layout.features
+        """Width of what `forward` returns."""
+        self.memory_size = layout.memory_size
+        """Width of the state `[h | c]`; 0 without memory."""
+        self.extra_inputs = extra_inputs
+        self.encoder = ObservationEncoder(layout, generator)
+        inputs, units, layers = self.encoder.size + extra_inputs, layout.hidden_units, layout.num_layers
+        self.hidden = (
+            ConditionalBody(inputs, self.encoder.goal_size, units, layers, generator, activation=layout.activation)
+            if layout.conditioned
+            else hidden_body(inputs, layout, generator)
+        )
+        self.memory = Memory(units, layout.memory_size, generator) if layout.memory_size else None
 
     def forward(
         self,
@@ -127,9 +143,3 @@ class NetworkBody(nn.Module):
         if isinstance(self.hidden, ConditionalBody):
             widest = max(widest, self.hidden.last_inputs * self.hidden.units)
         return min(max(2**24 // widest, 1), 4096)
-
-    def _joined(self, observations: list[Tensor]) -> Float[Tensor, "R O"] | None:
-        vectors = [observations[index] for index in self.layout.of_kind(ObservationKind.VECTOR)]
-        if len(vectors) <= 1:
-            return vectors[0] if vectors else None
-        return torch.cat(vectors, 1)

@@ -6,6 +6,8 @@
     each visual observation as it was stored: (R, C, H, W) uint8 or float32
     each observation of variable length: (R, E, F) float32
 
+Further parts may lie behind these, which an encoder leaves alone: what only the critic sees (`networks.privileged`).
+
 The result is the vectors, the features of each picture, and 128 numbers from attention over all entities, side by
 side. ML-Agents mixes vectors and pictures in the spec's order: only the columns differ.
 """
@@ -81,7 +83,8 @@ class ObservationEncoder(nn.Module):
         parts = encoded[:first] + [visual(item) for visual, item in zip(self._visuals, pictures, strict=True)]
         if self.attention is not None:
             agent = F.silu(self.own_embedding(torch.cat(parts, 1))) if self.own_embedding is not None else None
-            entities = encoded[first + len(self._visuals) :]
+            start = first + len(self._visuals)
+            entities = encoded[start : start + len(self._embeddings)]
             embedded = [embedding(item, agent) for embedding, item in zip(self._embeddings, entities, strict=True)]
             padding = [padding_of(item) for item in entities]
             parts.append(self.attention(torch.cat(embedded, 1), torch.cat(padding, 1)))

@@ -32,6 +32,7 @@ from worker.learning.networks.attention import HEADS, EntityEmbedding, ResidualS
 from worker.learning.networks.dense import DenseBody, xavier_dense
 from worker.learning.networks.encoder import Encoded, ObservationEncoder
 from worker.learning.networks.memory import Memory
+from worker.learning.networks.privileged import PrivilegedInputs
 
 
 class Members(NamedTuple):
@@ -62,7 +63,8 @@ class TeamCritic(nn.Module):
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         super().__init__()
         units, actions = settings.hidden_units, spec.actions
-        layout = BodyLayout.of(spec.observations, settings, spec.name)
+        self.privileged = PrivilegedInputs(spec, settings)
+        layout = BodyLayout.of(self.privileged.critic_observations, settings, spec.name)
         if units % HEADS:
             message = f"network_settings.hidden_units is {units}; POCA's critic needs a multiple of its {HEADS} heads"
             raise UnsupportedSpec(spec.name, "hidden_units_not_divisible", message)
@@ -81,7 +83,7 @@ class TeamCritic(nn.Module):
 
     def embed(self, encoded: Encoded, actions: Float[Tensor, "P W"]) -> Members:
         """Return the embeddings of agents; `actions` are flat (`functional.prediction.flat_actions`)."""
-        encoding = self.encoder(encoded)
+        encoding = self.encoder(self.privileged.joined(encoded))
         both = torch.cat([encoding, actions], 1)
         return Members(
             self.seeing(encoding.unsqueeze(1), None).squeeze(1), self.acting(both.unsqueeze(1), None).squeeze(1)

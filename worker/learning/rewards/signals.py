@@ -14,9 +14,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ludus.config.rewards import RewardSignals
+from ludus.config.signal import RewardSignalConfig
+from worker.experience.rollout import Rollout
 from worker.experience.state import State
 from worker.experience.transitions import Transitions
 from worker.learning.algorithms.training_state import Changed
+from worker.learning.rewards.scale import RewardScale
 from worker.learning.rewards.signal import RewardSignal
 
 
@@ -41,6 +44,23 @@ class NamedSignal(NamedTuple):
     strength: float
     gamma: float
     signal: RewardSignal
+    scale: RewardScale | None = None
+    """With `normalize_reward`."""
+
+    @classmethod
+    def of(cls, name: str, config: RewardSignalConfig, signal: RewardSignal, device: torch.device) -> "NamedSignal":
+        """Return a signal with what its configuration says of it."""
+        scale = RewardScale(config.gamma, device) if config.normalize_reward else None
+        return cls(name, config.strength, config.gamma, signal, scale)
+
+
+class Observed(NamedTuple):
+    """The rewards of a round."""
+
+    earned: Float[Tensor, "N S"]
+    """After each signal's strength, and never scaled: what is reported."""
+    rewards: Float[Tensor, "N S"]
+    """What is learned from: `SignalSet.evaluate`."""
 
 
 class SignalSet:
@@ -58,14 +78,34 @@ class SignalSet:
         """(S,): see `RewardSignal`."""
         self.learns = any(signal.signal.learns for signal in signals)
         """Whether `update` does anything."""
+        self.normalizes = any(signal.scale is not None for signal in signals)
+        """Whether `observe` changes anything."""
 
     def __len__(self) -> int:
         return len(self.named)
 
     @torch.no_grad()
     def evaluate(self, transitions: Transitions) -> Float[Tensor, "N S"]:
-        """Return each signal's reward of each step, after its strength."""
-        return torch.stack([item.signal.evaluate(transitions) for item in self.named], 1) * self.strength
+        """Return each signal's reward of each step, scaled where `normalize_reward` says so, after its strength."""
+        return self._scaled([item.signal.evaluate(transitions) for item in self.named])
+
+    @torch.no_grad()
+    def observe(self, rollout: Rollout, transitions: Transitions) -> Observed:
+        """Add a round, whose steps are `transitions`, to the statistics of `normalize_reward`; return its rewards.
+
+        An algorithm calls it once for each round, before it learns from any step of it.
+        """
+        unscaled = [item.signal.evaluate(transitions) for item in self.named]
+        for item, rewards in zip(self.named, unscaled, strict=True):
+            if item.scale is not None:
+                item.scale.observe(rollout, rewards)
+        earned = torch.stack(unscaled, 1) * self.strength
+        return Observed(earned, self._scaled(unscaled) if self.normalizes else earned)
+
+    def _scaled(self, unscaled: list[Float[Tensor, " N"]]) -> Float[Tensor, "N S"]:
+        pairs = zip(self.named, unscaled, strict=True)
+        scaled = [rewards if item.scale is None else item.scale.scaled(rewards) for item, rewards in pairs]
+        return torch.stack(scaled, 1) * self.strength
 
     def update(self, transitions: Transitions) -> dict[str, Float[Tensor, ""]]:
         """Train every signal by one step on some transitions; return their measurements, by metric name."""
@@ -84,17 +124,23 @@ class SignalSet:
 
     @property
     def changed(self) -> list[Changed]:
-        """The parts of all signals that `update` changes."""
-        return [part for item in self.named for part in item.signal.changed]
+        """The parts of all signals that `update` and `observe` change."""
+        scales = [item.scale for item in self.named if item.scale is not None]
+        return [*(part for item in self.named for part in item.signal.changed), *scales]
 
     def state_dict(self) -> State:
         """Return the state of each signal, by name."""
-        return {item.name: item.signal.state_dict() for item in self.named}
+        return {
+            item.name: item.signal.state_dict() | ({} if item.scale is None else {"scale": item.scale.state_dict()})
+            for item in self.named
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Go on exactly where `state_dict` was taken."""
         for item in self.named:
             item.signal.load_state_dict(state[item.name])
+            if item.scale is not None:
+                item.scale.load_state_dict(state[item.name]["scale"])
 
 
 def title(name: str) -> str:
@@ -107,4 +153,4 @@ def extrinsic_alone(section: RewardSignals, device: torch.device) -> SignalSet:
     extrinsic = section.extrinsic
     if extrinsic is None or len(section.active()) > 1:
         raise ValueError("signals that learn have to be built (worker.learning.build.build_signals)")
-    return SignalSet([NamedSignal("extrinsic", extrinsic.strength, extrinsic.gamma, ExtrinsicReward())], device)
+    return SignalSet([NamedSignal.of("extrinsic", extrinsic, ExtrinsicReward(), device)], device)

@@ -75,7 +75,9 @@ def returns(evidence: Evidence, _: Collection[str]) -> Iterator[Fact]:
 def reward_size(evidence: Evidence, found: Collection[str]) -> Iterator[Fact]:
     """Check that rewards have a size that a critic can learn."""
     strength, episodes, updates = evidence.strength, evidence.episodes, evidence.updates
-    if strength is None or "returns_constant" in found:
+    extrinsic = evidence.config.reward_signals.extrinsic
+    is_scaled = extrinsic is not None and extrinsic.normalize_reward
+    if strength is None or is_scaled or "returns_constant" in found:
         return
     size = evidence.rewards.size * abs(strength)
     explained = updates.means.get(EXPLAINED_VARIANCE)

@@ -11,7 +11,7 @@ from onnx import helper
 
 from ludus.games.godot.model import NotForGodot, actions_of, compare, rewrite, write_for_godot
 from ludus.games.godot.spaces import ActionKey, ObservationKey, Spaces
-from tests.worker.learning.networks.kinds import MEMORY, Kind, make_actor, see
+from tests.worker.learning.networks.kinds import MEMORY, Kind, make_actor, privileged, see
 from tests.worker.rollouts import make_spec
 from worker.learning.functional.distributions import branch_bounds
 from worker.learning.networks.actor import Actor
@@ -77,6 +77,22 @@ def test_a_model_for_godot_acts_as_the_policy_in_torch(name: str, head: str, tmp
 
 def kind_layout(spaces: Spaces) -> dict[str, object]:
     return {"actions": [(key.name, key.size, key.is_discrete) for key in spaces.actions]}
+
+
+def test_what_only_the_critic_saw_is_no_input(tmp_path: Path) -> None:
+    spaces = Spaces((ObservationKey("hidden", (3,)), OBS), (MOVE,))
+    kind = Kind(spaces.behavior("seeker"), {**NORMALIZED, **privileged("hidden")})
+    actor = make_actor(kind)
+    export_onnx(actor, kind.spec, tmp_path / "model.onnx")
+
+    write_for_godot(tmp_path / "model.onnx", tmp_path / "godot.onnx")
+
+    session = onnxruntime.InferenceSession(tmp_path / "godot.onnx", providers=["CPUExecutionProvider"])
+    assert [entry.name for entry in session.get_inputs()] == ["obs", "state_ins"]
+    observations, _ = see(kind.spec, 7)
+    feed = {"obs": observations[1].numpy(), "state_ins": np.ones(7, np.float32)}
+    expected, _, _ = actor.deterministic(observations, None, None)
+    np.testing.assert_allclose(session.run(["output"], feed)[0], expected.detach().numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)

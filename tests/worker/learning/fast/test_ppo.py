@@ -39,8 +39,10 @@ def differentiated_ppo(config: PPOConfig, setting: Setting) -> tuple[dict[str, T
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(covered(), st.booleans(), st.booleans())
-def test_ppo(setting: Setting, shared: bool, clip: bool) -> None:
+@given(covered(), st.booleans(), st.booleans(), st.booleans())
+def test_ppo(setting: Setting, shared: bool, clip: bool, privileged: bool) -> None:
+    if privileged and not shared and len(setting.spec.observations) > 1:
+        setting.network["privileged_observations"] = [setting.spec.observations[0].name]
     hyper = {"shared_critic": shared, "clip_value_loss": clip, "batch_size": 8, "beta": 0.1, "num_epoch": 1}
     config = make_config(network=setting.network, **hyper)
     if setting.signals == 2:

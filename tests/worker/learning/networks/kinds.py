@@ -29,6 +29,13 @@ class Kind(NamedTuple):
 BOTH = {"continuous": 2, "branches": (3, 2)}
 PICTURE, ENTITIES = (3, 40, 37), (5, 3)
 MEMORY = {"memory": {"memory_size": 12}}
+
+
+def privileged(*names: str) -> dict[str, Any]:
+    """Settings under which only the critic sees these observations."""
+    return {"privileged_observations": list(names)}
+
+
 EVERYTHING = make_spec(observations=(4, PICTURE, ENTITIES, 2, (4, 6)), goal=3, **BOTH)
 
 PLAIN = {
@@ -40,6 +47,8 @@ PLAIN = {
     "vector and nothing": Kind(make_spec(observations=(0, 3), **BOTH), {"normalize": True}),
     "goal of nothing": Kind(make_spec(observations=(3, 0), goal=1, **BOTH), {}),
     "nothing": Kind(make_spec(observations=(0,), **BOTH), {"normalize": True}),
+    "privileged": Kind(make_spec(observations=(3, 2), **BOTH), {"normalize": True, **privileged("vector 0")}),
+    "picture privileged": Kind(make_spec(observations=(PICTURE, 3, 2), **BOTH), privileged("image 0", "vector 2")),
     "squashed": Kind(make_spec(observations=(3, 2), continuous=2), {"normalize": True}, head="squashed"),
     "squashed hybrid": Kind(make_spec(observations=(3, 2), **BOTH), {}, head="squashed"),
     "squashed discrete": Kind(make_spec(branches=(3, 2)), {}, head="squashed"),
@@ -85,6 +94,10 @@ OTHERS = {
     "picture, noisy": Kind(make_spec(observations=(PICTURE,), continuous=2), {}, "gaussian_noise"),
     "picture, epsilon greedy": Kind(make_spec(observations=(PICTURE,), branches=(3,)), {}, "epsilon_greedy"),
     "everything": Kind(EVERYTHING, {"normalize": True, **MEMORY}),
+    "everything, some privileged": Kind(
+        EVERYTHING, {"normalize": True, **MEMORY, **privileged("vector 0", "image 1", "entities 2")}
+    ),
+    "everything, goal privileged": Kind(EVERYTHING, {"normalize": True, **privileged("vector 3", "entities 4")}),
     "everything, squashed": Kind(EVERYTHING, {"normalize": True, **MEMORY}, head="squashed"),
 }
 KINDS = {**PLAIN, **OTHERS}

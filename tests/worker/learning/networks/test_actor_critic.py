@@ -32,10 +32,12 @@ def make_model(
 @pytest.mark.parametrize("shared", [False, True])
 def test_values_are_the_same_in_pieces(name: str, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = KINDS[name]
+    shared = shared and not kind.network.privileged_observations  # which a configuration has not both of
     generator = torch.Generator().manual_seed(1)
     model = ActorCritic(kind.spec, kind.network, signals=2, shared_critic=shared, generator=generator)
     observations, _ = see(kind.spec, 12)
-    encoded, memory = model.actor.encode(observations), remember(model.actor, 4)
+    encoded = model.actor.encode(observations) + model.privileged.encode(observations)
+    memory = remember(model.actor, 4)
 
     at_once = model.values(encoded, memory, length=3)
     monkeypatch.setattr(NetworkBody, "rows_at_once", 5)  # one sequence of 3 at a time

@@ -53,6 +53,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
     "gamma 0.1": ({"sparse": True}, {"reward_signals": {"extrinsic": {"gamma": 0.1}}}, {"gamma_short"}),
     "rewards of 1e5": ({"reward": 1e5}, {}, {"reward_scale"}),
     "rewards of 1e-6": ({"reward": 1e-6}, {}, {"reward_scale"}),
+    "rewards of 1e5 that are scaled": (
+        {"reward": 1e5},
+        {"reward_signals": {"extrinsic": {"gamma": 0.9, "normalize_reward": True}}},
+        set(),
+    ),
     "observations of 1e6": ({"observation": 1e6}, {}, {"observation_scale"}),
     "observations of 1e-6": ({"observation": 1e-6}, {}, {"observation_scale"}),
     "learning rate 0.5": ({}, {"hyperparameters": {"learning_rate": 0.5}}, {"kl_exploded"}),
