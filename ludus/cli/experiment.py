@@ -15,6 +15,7 @@ from ludus.cli.experiment_games import RUN, ExperimentGames, simulate_command
 from ludus.cli.files import Text, TextFile, Unreadable, read_text
 from ludus.cli.options import (
     FILE,
+    Parsed,
     filter_option,
     games_gateway_option,
     json_option,
@@ -209,6 +210,16 @@ def config(client: Client, *, name: str, trial: int | None, output: Path | None)
         output.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
+def _objective(text: str) -> JsonObject:
+    try:
+        objective = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(objective, dict):
+        raise ValueError(f"{text!r} is no mapping of keys, as '{{rating: ordinal}}'")  # noqa: TRY004  # of a text
+    return objective
+
+
 @experiment.command("set")
 @experiment_argument
 @click.option("--runs", type=click.IntRange(min=1), help="Budget: runs.")
@@ -218,7 +229,11 @@ def config(client: Client, *, name: str, trial: int | None, output: Path | None)
 @option("--parallelism", type=click.IntRange(1, 1000), help="Runs at once.")
 @click.option("--metric", help="Objective, while no trial has a value: this metric.")
 @click.option("--behavior", help="Behavior of the objective, likewise.")
-@click.option("--objective", help="The whole objective as YAML, likewise: '{evaluate: {episodes: 100}}'.")
+@click.option(
+    "--objective",
+    type=Parsed("mapping", _objective),
+    help="The whole objective as YAML, likewise: '{evaluate: {episodes: 100}}'.",
+)
 @answering(print_experiment)
 def set_(
     client: Client,
@@ -231,7 +246,7 @@ def set_(
     parallelism: int | None,
     metric: str | None,
     behavior: str | None,
-    objective: str | None,
+    objective: JsonObject | None,
 ) -> Experiment:
     """Change budget, parallelism or objective of EXPERIMENT. More budget lets a finished one go on."""
     present = client.experiments.get(name).spec
@@ -247,18 +262,8 @@ def set_(
         name,
         budget={**present["budget"], **budget} if budget else None,
         parallelism=parallelism,
-        objective=_objective(objective) if objective else {**present["objective"], **wanted} if wanted else None,
+        objective={**present["objective"], **wanted} if wanted else objective,
     )
-
-
-def _objective(text: str) -> JsonObject:
-    try:
-        objective = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise click.UsageError(f"--objective is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(objective, dict):
-        raise click.UsageError("--objective is no mapping of keys, as '{rating: ordinal}'.")
-    return objective
 
 
 @experiment.command()
