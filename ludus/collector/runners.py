@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ludus.collector.acted import Acted
 from ludus.collector.agent_queue import AgentQueue, Batch
@@ -101,7 +102,10 @@ class PolicyRunner(AgentQueue, ABC):
         slots = agents.acting(agent_indexes, number)
         if self.quota.ahead is not None:
             lost = [index.number for index, behind in zip(agent_indexes, left_behind, strict=True) if behind]
-            new = self.recorder.arena.versions[agents.row[slots]] >= self.required_version
+            versions: npt.NDArray[np.int64] = self.recorder.arena.versions[agents.row[slots]].astype(
+                np.int64, copy=False
+            )
+            new = versions >= self.required_version
             slots = slots[new | np.isin(agents.owner[slots], lost)]
         slots = slots[: len(self.recorder.segments.blocks)]
         if len(slots):

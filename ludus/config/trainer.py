@@ -173,7 +173,9 @@ class ReinforcementConfig(TrainerConfig):
     @classmethod
     def _leaves_steps_to_learn_from(cls, threaded: bool, info: ValidationInfo) -> bool:
         hyper = info.data.get("hyperparameters")
-        if threaded and isinstance(hyper, OnPolicyHyperparameters) and hyper.max_policy_lag == 0:
+        if not threaded or not isinstance(hyper, OnPolicyHyperparameters):
+            return threaded
+        if hyper.max_policy_lag == 0:
             raise config_error(
                 "contradiction",
                 "with threaded: true a round is collected while the one before it is learned from, so that its steps "
@@ -181,8 +183,7 @@ class ReinforcementConfig(TrainerConfig):
                 "max_policy_lag to 1 or more, or threaded to false",
                 at="hyperparameters.max_policy_lag",
             )
-        is_waiting = isinstance(hyper, OnPolicyHyperparameters) and hyper.late_steps == "wait"
-        if threaded and is_waiting and hyper.max_policy_lag == 1:
+        if hyper.max_policy_lag == 1 and hyper.late_steps == "wait":
             raise config_error(
                 "contradiction",
                 "with threaded: true steps are a version old in any case, and hyperparameters.late_steps: wait takes "

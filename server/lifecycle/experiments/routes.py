@@ -166,7 +166,7 @@ def retry_experiment(experiment: ExperimentKey, body: BodyDep, command: CommandD
     """Try trials again that were stopped or have failed, from the beginning; the experiment goes on if it has ended."""
     numbers = body.read(ExperimentRetry, {}).trials if body.content else None
     return command.run(
-        lambda session: _changed(session, ExperimentService(session, services.wake_up).retry(experiment, numbers))
+        lambda session: _changed(session, ExperimentService(session, services.wake_up).try_again(experiment, numbers))
     )
 
 

@@ -249,7 +249,7 @@ class ExperimentService:
             self._experiments.move(row, ExperimentState.RUNNING)
         return row
 
-    def retry(self, experiment: str, numbers: Sequence[int] | None) -> Experiment:
+    def try_again(self, experiment: str, numbers: Sequence[int] | None) -> Experiment:
         """Try trials again, by default all that were stopped, with new runs from the beginning.
 
         Seeds that have a value keep it, and what was trained to its end is evaluated again. An experiment that has
