@@ -15,6 +15,7 @@ from ludus.cli.experiment_games import RUN, ExperimentGames, simulate_command
 from ludus.cli.files import Text, TextFile, Unreadable, read_text
 from ludus.cli.options import (
     FILE,
+    Parsed,
     filter_option,
     games_gateway_option,
     json_option,
@@ -209,6 +210,16 @@ def config(client: Client, *, name: str, trial: int | None, output: Path | None)
         output.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
+def _objective(text: str) -> JsonObject:
+    try:
+        objective = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(objective, dict):
+        raise ValueError(f"{text!r} is no mapping of keys, as '{{rating: ordinal}}'")  # noqa: TRY004  # of a text
+    return objective
+
+
 @experiment.command("set")
 @experiment_argument
 @click.option("--runs", type=click.IntRange(min=1), help="Budget: runs.")
@@ -216,8 +227,13 @@ def config(client: Client, *, name: str, trial: int | None, output: Path | None)
 @click.option("--gpu-hours", type=click.FloatRange(min=0, min_open=True), help="Budget: GPU hours.")
 @click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Budget: hours.")
 @option("--parallelism", type=click.IntRange(1, 1000), help="Runs at once.")
-@click.option("--metric", help="Objective, while no trial has a value.")
+@click.option("--metric", help="Objective, while no trial has a value: this metric.")
 @click.option("--behavior", help="Behavior of the objective, likewise.")
+@click.option(
+    "--objective",
+    type=Parsed("mapping", _objective),
+    help="The whole objective as YAML, likewise: '{evaluate: {episodes: 100}}'.",
+)
 @answering(print_experiment)
 def set_(
     client: Client,
@@ -230,18 +246,23 @@ def set_(
     parallelism: int | None,
     metric: str | None,
     behavior: str | None,
+    objective: JsonObject | None,
 ) -> Experiment:
     """Change budget, parallelism or objective of EXPERIMENT. More budget lets a finished one go on."""
     present = client.experiments.get(name).spec
     budget = without_none(runs=runs, steps=steps, gpu_hours=gpu_hours, hours=hours)
-    objective = without_none(metric=metric and full_key(metric), behavior=behavior)
-    if not budget and not objective and parallelism is None:
+    wanted = without_none(behavior=behavior)
+    if metric is not None:
+        wanted |= {"metric": full_key(metric), "evaluate": None, "match": None, "rating": None}
+    if not budget and not wanted and parallelism is None and objective is None:
         raise click.UsageError("Give at least one option: what is to change?")
+    if objective is not None and wanted:
+        raise click.UsageError("Give the whole --objective, or --metric and --behavior.")
     return client.experiments.update(
         name,
         budget={**present["budget"], **budget} if budget else None,
         parallelism=parallelism,
-        objective={**present["objective"], **objective} if objective else None,
+        objective={**present["objective"], **wanted} if wanted else objective,
     )
 
 
@@ -259,6 +280,15 @@ def pause(client: Client, *, name: str) -> Experiment:
 def resume(client: Client, *, name: str) -> Experiment:
     """Go on with EXPERIMENT, which was paused or stopped, or has failed."""
     return client.experiments.resume(name)
+
+
+@experiment.command()
+@experiment_argument
+@click.option("--trial", type=click.IntRange(min=0), multiple=True, help="This one, also if it has failed; repeated.")
+@answering(print_experiment)
+def retry(client: Client, *, name: str, trial: tuple[int, ...]) -> Experiment:
+    """Try the trials of EXPERIMENT again that were stopped; one that has ended goes on."""
+    return client.experiments.retry(name, trial or None)
 
 
 @experiment.command()

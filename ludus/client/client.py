@@ -381,6 +381,11 @@ class Experiments(Resource):
         """Go on with an experiment that was paused or stopped, or has failed."""
         return self._post(schemas.Experiment, route("experiments", experiment) + ":resume")
 
+    def retry(self, experiment: str, trials: Sequence[int] | None = None) -> schemas.Experiment:
+        """Try trials again that were stopped (default: all of these) or have failed. One that has ended goes on."""
+        body = without_none(trials=None if trials is None else [*trials])
+        return self._post(schemas.Experiment, route("experiments", experiment) + ":retry", body)
+
     def stop(self, experiment: str) -> schemas.Experiment:
         """End an experiment and stop its runs. One that has ended stays as it is."""
         return self._post(schemas.Experiment, route("experiments", experiment) + ":stop")

@@ -195,8 +195,8 @@ class AgentQueue:
         self.recorder.drop(agent_index)
         if self.observer is not None:
             self.observer.dropped(agent_index)
-        if self.waiting:
-            self.schedule()  # its quota may serve others
+        if self.waiting or self.quota.ahead is not None:
+            self.schedule()  # its quota may serve others, or the learner waits for the last step of a round
 
     def stop_recording(self) -> None:
         """Answer without limits and without recording from now on."""

@@ -186,7 +186,7 @@ class BeginEvaluation(Message):
 
 @dataclass(frozen=True, slots=True)
 class GrantSteps(Message):
-    """Quota of a round; the fields but the last are those of `StepQuota.grant`."""
+    """Quota of a round; the fields but `version` are those of `StepQuota.grant`."""
 
     runner: int
     round: int
@@ -195,6 +195,7 @@ class GrantSteps(Message):
     report_every: int
     version: int
     """No decision is answered by weights older than this."""
+    ahead: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

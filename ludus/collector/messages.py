@@ -67,7 +67,7 @@ def read(frame: Frame) -> Message:
     return read_record(Message.classes[name.decode()], json.loads(fields))
 
 
-EDGE_VERSION: Final = 6
+EDGE_VERSION: Final = 7
 """Of the messages between an edge collector and its attempt. Both speak the same one, or the collector is refused."""
 
 

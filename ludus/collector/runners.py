@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ludus.collector.acted import Acted
 from ludus.collector.agent_queue import AgentQueue, Batch
@@ -86,14 +87,27 @@ class PolicyRunner(AgentQueue, ABC):
         self._notify_peers()
         return self._report()
 
-    def release_late_agents(self, agent_indexes: Sequence[AgentIndex]) -> int:
-        """Move outstanding steps of some sessions to later rounds; return how many there were."""
+    def release_late_agents(self, agent_indexes: Sequence[AgentIndex], left_behind: Sequence[bool] = ()) -> int:
+        """Move outstanding steps of some sessions to later rounds; return how many there were.
+
+        Where the age of steps is limited, older ones than this round's are moved only of sessions that went on without
+        their agents (`left_behind`): those steps may never return.
+        """
         number = self.quota.number
         if number is None or not self.recorded:
             return 0
         for agent_index in agent_indexes:
             agent_index.note_release(number)
-        slots = self.recorder.agents.acting(agent_indexes, number)[: len(self.recorder.segments.blocks)]
+        agents = self.recorder.agents
+        slots = agents.acting(agent_indexes, number)
+        if self.quota.ahead is not None:
+            lost = [index.number for index, behind in zip(agent_indexes, left_behind, strict=True) if behind]
+            versions: npt.NDArray[np.int64] = self.recorder.arena.versions[agents.row[slots]].astype(
+                np.int64, copy=False
+            )
+            new = versions >= self.required_version
+            slots = slots[new | np.isin(agents.owner[slots], lost)]
+        slots = slots[: len(self.recorder.segments.blocks)]
         if len(slots):
             self.recorder.release(slots)
             self.schedule()

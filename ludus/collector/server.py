@@ -193,7 +193,8 @@ class CollectorServer:
         match message := read(frame):
             case commands.GrantSteps():
                 runner = self._runners[message.runner]
-                runner.quota.grant(message.round, message.steps, size=message.size, report_every=message.report_every)
+                sizes = {"size": message.size, "report_every": message.report_every}
+                runner.quota.grant(message.round, message.steps, **sizes, ahead=message.ahead)
                 runner.required_version = max(runner.required_version, message.version)
                 runner.schedule()
             case commands.Weights():
@@ -320,14 +321,15 @@ class CollectorServer:
 
         Such steps belong to simulators that are silent while others are held, and to agents whose simulator goes on
         without them. The time-out doubles with each release of the same session in a round: simulators that all need
-        longer than it would otherwise pass the quota around for ever.
+        longer than it would otherwise pass the quota around for ever. Where no step may become too old, silent
+        simulators are waited for.
         """
         quota = runner.quota
         number = quota.number
-        if number is None or quota.ended or quota.left > 0 or not quota.outstanding[number]:
+        if number is None or quota.is_cut or quota.left > 0 or not quota.outstanding[number]:
             return
         owing = runner.recorder.agents.owing(number)
-        late = []
+        late, left_behind = [], list[bool]()
         for session in self.sessions:
             for other, agent_index in session.agent_indexes.values():
                 if other is not runner or agent_index.number not in owing:
@@ -340,9 +342,10 @@ class CollectorServer:
                 goes_on = agent_index.borrows_since is not None and now - agent_index.borrows_since > timeout
                 if silent or goes_on:
                     late.append(agent_index)
+                    left_behind.append(goes_on)
         if late:
             runner.waits.delayed_by(late[0].simulator, now)
-            runner.release_late_agents(late)
+            runner.release_late_agents(late, left_behind)
 
     def close_sessions(self, message: commands.CloseAll) -> None:
         """End every session, and send the learner the rest."""

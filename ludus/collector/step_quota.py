@@ -12,6 +12,10 @@ with its round. With one collector the quota is the whole round, so every round 
 - **Lost steps** (their simulator left) are refunded, and other agents are answered instead.
 - **Late agents**: a step that is answered but does not return for a while can be moved to a later round, which frees
   its place in this one (`release`).
+
+Where the age of steps is limited and none may be dropped (`hyperparameters.late_steps: wait`), a step counts into a
+round that is at most `ahead` rounds after the one in which it is answered, which may make that round larger than its
+quota. A round that the learner ends is complete only when all of its steps have returned.
 """
 
 from collections import Counter
@@ -31,6 +35,8 @@ class StepQuota:
         """Steps of a later round that may be answered in advance: the usual quota of this collector."""
         self.progress = 0
         """Steps of the current round that have returned since it began."""
+        self.ahead: int | None = None
+        """How many rounds later an answer may count, at least 1; None: any number."""
         self.report_every = 0
         """Progress is reported to the learner in steps of this size; 0 = it is not reported."""
         self.reported: int | None = 0
@@ -40,14 +46,14 @@ class StepQuota:
         self.overdraft: Counter[int] = Counter()
         """Steps that were answered in advance, by the later round that they count into."""
 
-    def grant(self, number: int, steps: int, *, size: int, report_every: int = 0) -> None:
+    def grant(self, number: int, steps: int, *, size: int, report_every: int = 0, ahead: int | None = None) -> None:
         """Extend the quota of the current round, or begin the next one, whose quota is reduced by its overdraft."""
         if self.number is not None and number < self.number:
             return  # the round is over
         if number != self.number:
             self.left = -self.overdraft.pop(number, 0)
             self.number, self.ended, self.progress = number, False, 0
-        self.size, self.report_every = size, report_every
+        self.size, self.report_every, self.ahead = size, report_every, ahead
         self.left += steps
         self.reported = self.progress
 
@@ -77,7 +83,8 @@ class StepQuota:
         later = self.number
         while rest:
             later += 1
-            room = max(self.size - self.overdraft[later], 0) if self.size else rest
+            is_last = self.ahead is not None and later - self.number == self.ahead
+            room = max(self.size - self.overdraft[later], 0) if self.size and not is_last else rest
             if taken := min(rest, room):
                 self.overdraft[later] += taken
                 tags.append((later, taken))
@@ -94,7 +101,7 @@ class StepQuota:
 
     def take_report(self) -> tuple[int, bool] | None:
         """Return (progress, whether the quota is used) if a report is due now. Call it after a delivery."""
-        if self.number is None or self.ended or self.reported is None:
+        if self.number is None or self.is_cut or self.reported is None:
             return None
         if self.complete:
             self.reported = None
@@ -137,4 +144,9 @@ class StepQuota:
         """Whether nothing of the round is left to do here: it has ended, or the quota is used and all has returned."""
         if self.number is None:
             return False
-        return self.ended or (self.left <= 0 and not self.outstanding[self.number])
+        return self.is_cut or (self.left <= 0 and not self.outstanding[self.number])
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the learner has ended the round and waits for nothing more of it."""
+        return self.ended and self.ahead is None

@@ -79,8 +79,8 @@ class BatchTicks:
             self._link.tell(messages.WantBlocks(runner.number))
         if report.deliver or runner.recorder.segments.waiting >= PROMPT_SEGMENTS:
             self.deliver(runner)
-        number, progress = runner.quota.number, runner.quota.take_report()
-        if number is not None and progress is not None and self.reports:
+        number, progress = runner.quota.number, runner.quota.take_report() if self.reports else None
+        if number is not None and progress is not None:
             self._link.tell(messages.QuotaProgress(runner.number, number, *progress))
 
     # Reports ---------------------------------------------------------------------------------------------------

@@ -110,6 +110,22 @@ class OnPolicyHyperparameters(_Buffered):
     = no limit. They count as steps of the run, and in `Policy/Stale Share`. At least 1 with `threaded: true`.
     Typical: 1 to 8.
     """
+    late_steps: Own[Literal["drop", "wait"]] = "drop"
+    """With `max_policy_lag`: `wait` = an update waits for the steps that would become too old by it, so that none is
+    dropped. A slow simulator or collector delays all others. The limit is at least 1, or 2 with `threaded: true`.
+    """
+
+    @field_validator("late_steps")
+    @classmethod
+    def _has_a_limit(cls, late_steps: str, info: ValidationInfo) -> str:
+        if late_steps == "wait" and not info.data.get("max_policy_lag"):
+            raise config_error(
+                "contradiction",
+                "late_steps: wait needs a max_policy_lag of 1 or more: where agents take turns a step is always under "
+                "way when an update is due, and is a version old afterwards; set it, or leave late_steps out",
+                at="max_policy_lag",
+            )
+        return late_steps
 
 
 class PPOHyperparameters(OnPolicyHyperparameters):

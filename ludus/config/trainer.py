@@ -185,16 +185,33 @@ class ReinforcementConfig(TrainerConfig):
     self_play: SelfPlaySettings | None = None
     """Teams learn in turns, against earlier versions of the policy; null = all at once."""
 
+    @property
+    def rounds_ahead(self) -> int | None:
+        """How many rounds after the one in which it is answered a step may be learned from; None: any number."""
+        hyper = self.hyperparameters
+        if not isinstance(hyper, OnPolicyHyperparameters) or hyper.max_policy_lag is None or hyper.late_steps == "drop":
+            return None
+        return hyper.max_policy_lag - self.threaded
+
     @field_validator("threaded")
     @classmethod
     def _leaves_steps_to_learn_from(cls, threaded: bool, info: ValidationInfo) -> bool:
         hyper = info.data.get("hyperparameters")
-        if threaded and isinstance(hyper, OnPolicyHyperparameters) and hyper.max_policy_lag == 0:
+        if not threaded or not isinstance(hyper, OnPolicyHyperparameters):
+            return threaded
+        if hyper.max_policy_lag == 0:
             raise config_error(
                 "contradiction",
                 "with threaded: true a round is collected while the one before it is learned from, so that its steps "
                 "are a version old, and hyperparameters.max_policy_lag: 0 would drop every second round; set "
                 "max_policy_lag to 1 or more, or threaded to false",
+                at="hyperparameters.max_policy_lag",
+            )
+        if hyper.max_policy_lag == 1 and hyper.late_steps == "wait":
+            raise config_error(
+                "contradiction",
+                "with threaded: true steps are a version old in any case, and hyperparameters.late_steps: wait takes "
+                "one more; set max_policy_lag to 2 or more, or threaded to false",
                 at="hyperparameters.max_policy_lag",
             )
         return threaded

@@ -33,9 +33,9 @@ class TrialState(StrEnum):
     PRUNED = "PRUNED"
     """Early stopping ended it: others were better at the same step."""
     STOPPED = "STOPPED"
-    """The experiment ended before it."""
+    """The experiment ended before it, or a user ended a run of it. `:retry` tries it again."""
     FAILED = "FAILED"
-    """A run failed, was cancelled, or has no value; `detail` says why."""
+    """A run failed, or has no value; `detail` says why."""
 
 
 class TrialRun(FrozenRecord):

@@ -19,8 +19,9 @@ from sqlalchemy import (
     tuple_,
     union,
     union_all,
+    update,
 )
-from sqlalchemy.orm import defer
+from sqlalchemy.orm import defer, load_only
 from sqlalchemy.orm.attributes import set_committed_value
 
 from ludus.config.run import RunConfig
@@ -321,6 +322,15 @@ class RunRepository(Repository):
             words += [f"removed {', '.join(removed)}"] if removed else []
             note = Note("run_tagged", f"Tags: {'; '.join(words)}.", data={"added": added, "removed": removed})
             self.annotate(run, note, tags=tags)
+
+    def rename_tag(self, run_ids: Sequence[str], tag: str, to: str) -> None:
+        """Give those of these runs that have a tag another one in its place, without an event of each."""
+        for part in parts(run_ids):
+            tagged = select(RunTag.run_id).where(RunTag.tag == tag, RunTag.run_id.in_(part))
+            query = select(Run).where(Run.id.in_(tagged)).options(load_only(Run.id, Run.tags)).order_by(Run.id)
+            for run in self._session.scalars(query.with_for_update()):
+                run.tags = sorted({*run.tags, to} - {tag})
+            self._session.execute(update(RunTag).where(RunTag.tag == tag, RunTag.run_id.in_(part)).values(tag=to))
 
     def worker_of(self, run: Run) -> str | None:
         """Return the id of the worker that executes the present attempt of a run; None if that has ended."""

@@ -98,6 +98,19 @@ def test_an_experiment_is_paused_resumed_and_stopped_from_its_page(played: Playe
     expect(page.locator("main")).to_contain_text("Stopped by a user.")
 
 
+def test_stopped_trials_are_tried_again_from_the_page_of_their_experiment(played: Played, page: Page) -> None:
+    stopped = begin(played.world, body("unfinished", budget={"runs": 1}))
+    stopped.turn()
+    played.world.http.post("/v1/experiments/unfinished:stop").raise_for_status()
+    page.goto(f"{played.world.server}/ui/experiments/unfinished")
+    expect(page.locator("main")).to_contain_text("1 trial was stopped before its end")
+
+    page.get_by_role("button", name="Retry stopped trials").click()
+
+    expect(page.locator(".head .state")).to_contain_text("RUNNING")
+    expect(page.get_by_role("button", name="Retry stopped trials")).to_have_count(0)
+
+
 def test_an_experiment_of_which_nothing_has_a_value_says_so(played: Played, page: Page) -> None:
     early = begin(played.world, body("early", parallelism=1))
     early.turn()

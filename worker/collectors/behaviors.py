@@ -144,10 +144,10 @@ class RegisteredBehavior:
         self._offered[child.index] = self._version
         self._children.send_message(child, commands.Weights(self._runner, self._index, self._version), later=later)
 
-    def grant(self, number: int, steps: int) -> None:
-        """Begin a round."""
+    def grant(self, number: int, steps: int, ahead: int | None) -> None:
+        """Begin a round; see `CollectorPool.grant`."""
         for quota in self.quotas:
-            self._send_grants(quota.grant(number, -(-steps // len(self.quotas))))
+            self._send_grants(quota.grant(number, -(-steps // len(self.quotas)), ahead))
 
     def quota_progress(self, child: Collector, message: messages.QuotaProgress) -> None:
         """Record progress; extend a quota that is used, if the round is not complete."""
@@ -157,11 +157,12 @@ class RegisteredBehavior:
     def collected(self) -> tuple[int, int] | None:
         """Return (round, steps) once when the current round is complete. Collectors answer no more of it."""
         for quota in self.quotas:
+            for index in quota.to_end():
+                assert quota.number is not None
+                self._children.send_message(self._children[index], commands.EndRound(self._runner, quota.number))
             part = quota.collected()
             if part is not None:
                 self._collected.append(part)
-                for index in quota.unused:
-                    self._children.send_message(self._children[index], commands.EndRound(self._runner, part[0]))
         if len(self._collected) < len(self.quotas):
             return None
         number, steps = self._collected[0][0], sum(steps for _, steps in self._collected)
@@ -179,7 +180,7 @@ class RegisteredBehavior:
     def _send_grants(self, grants: Sequence[Grant]) -> None:
         for grant in grants:
             message = commands.GrantSteps(
-                self._runner, grant.round, grant.steps, grant.size, grant.report_every, self._version
+                self._runner, grant.round, grant.steps, grant.size, grant.report_every, self._version, grant.ahead
             )
             self._children.send_message(self._children[grant.collector], message)
 

@@ -157,11 +157,15 @@ class CollectorPool:
         with self.lock:
             self._behaviors[behavior].publish(version, weights)
 
-    def grant(self, behavior: str, round_number: int, steps: int) -> None:
-        """Permit `steps` more answers, all counted into the round. Rounds count up by one from any number."""
+    def grant(self, behavior: str, round_number: int, steps: int, ahead: int | None = None) -> None:
+        """Permit `steps` more answers, all counted into the round. Rounds count up by one from any number.
+
+        With `ahead` no answer counts more than so many rounds later, and all that were given are waited for: rounds
+        have more than `steps` steps where messages exceed them.
+        """
         with self.lock:
             entry = self._behaviors[behavior]
-            entry.grant(round_number, steps)
+            entry.grant(round_number, steps, ahead)
             self._report_collected(entry)
 
     def grant_unrecorded(self, behavior: str) -> None:
@@ -254,6 +258,8 @@ class CollectorPool:
         if isinstance(child, Collector):
             self._recordings.complete(child.index)
             lost = sum(behavior.forget(child) for behavior in self._runners)
+            for behavior in self._runners:
+                self._report_collected(behavior)  # it may have been the last one that owed steps
             self._sessions.lose(child)
         if isinstance(child, EdgePlace):
             if child.joined and not self.children.closing:
@@ -316,6 +322,7 @@ class CollectorPool:
                     self._report(stat)
             case messages.QuotaProgress():
                 self._runners[message.runner].quota_progress(child, message)
+                self._report_collected(self._runners[message.runner])
             case messages.WeightsRead():
                 self._runners[message.runner].weights_read(child)
             case messages.WantBlocks():

@@ -11,6 +11,10 @@ Steps that collectors answer in advance (`ludus.collector.step_quota`, overdraft
 collector subtracts its own from that round's quota. The successor of a dead collector does
 not know the steps that were delivered in advance: the round's quotas are reduced by them.
 
+Where the age of steps is limited and none may be dropped (`ahead`), rounds are not cut: all steps count into the round
+of their tag, and a round is complete when every collector has said that it owes nothing more of it. Collectors that
+have not used their quotas are asked to end then. So a slow collector delays rounds; one that dies does not.
+
 Pure bookkeeping: the methods return the grants that the pool has to send.
 """
 
@@ -37,6 +41,7 @@ class Grant:
     steps: int
     size: int
     report_every: int = 0
+    ahead: int | None = None
 
 
 class StepQuota:
@@ -60,6 +65,12 @@ class StepQuota:
         self._idle: set[int] = set()
         """Collectors that delivered nothing in the round before, while others did: they probably serve no simulator."""
         self._collected: int | None = None
+        self._ahead: int | None = None
+        """How many rounds later than answered a step may count; None: any number, and rounds are cut at their size."""
+        self._finished: set[int] = set()
+        """Collectors that owe no step of the current round."""
+        self._ended: int | None = None
+        """The round that collectors were last asked to end."""
 
     def add(self, collector: int) -> list[Grant]:
         """Add a collector. During a round it gets a part of the missing steps."""
@@ -78,6 +89,7 @@ class StepQuota:
             delivered[NO_COLLECTOR] += delivered.pop(collector, 0)
         self._contributed.pop(collector, None)
         self._progress.pop(collector, None)
+        self._finished.discard(collector)
         return lost
 
     def restore(
@@ -97,14 +109,14 @@ class StepQuota:
         for later, steps in unknown.items():
             self._delivered[later][NO_COLLECTOR] += steps
 
-    def grant(self, number: int, steps: int) -> list[Grant]:
+    def grant(self, number: int, steps: int, ahead: int | None = None) -> list[Grant]:
         """Begin a round of `steps` steps. Raises ValueError if it is not later than the current one."""
         if self.number is not None and number <= self.number:
             raise ValueError(f"round {number} was granted after round {self.number}")
         for old in [old for old in self._delivered.keys() | self._counted.keys() if old < number]:
             self._delivered.pop(old, None)
             self._counted.pop(old, None)
-        self.number, self.size = number, steps
+        self.number, self.size, self._ahead = number, steps, ahead
         self._granted.clear()
         self._progress.clear()
         weights = self._weights()
@@ -127,6 +139,8 @@ class StepQuota:
         Steps that others have, but have not delivered, are not collected again, except a few at a time: a collector
         that is frozen may never deliver them.
         """
+        if used and number == self.number:
+            self._finished.add(collector)
         if number != self.number or self._lacking <= 0:
             return []
         self._progress[collector] = steps
@@ -148,7 +162,7 @@ class StepQuota:
         if self.number is not None:
             number = max(tag, self.number)
             # Rounds are cut at their size: later steps count into the next one.
-            while self._counted[number] >= self.size:
+            while self._ahead is None and self._counted[number] >= self.size:
                 number += 1
             if tag >= self.number:
                 self._delivered[tag][collector] += steps
@@ -159,8 +173,17 @@ class StepQuota:
         """Return (round, steps) once, when the current round is complete."""
         if self.number is None or self.number == self._collected or self._lacking > 0:
             return None
+        if self._ahead is not None and self._granted.keys() - self._finished:
+            return None
         self._collected = self.number
         return self.number, self._counted[self.number]
+
+    def to_end(self) -> list[int]:
+        """Return once, when the current round has its steps, the collectors that have not used their quota of it."""
+        if self.number is None or self.number == self._ended or self._lacking > 0:
+            return []
+        self._ended = self.number
+        return self.unused if self._ahead is None else sorted(self._granted.keys() - self._finished)
 
     @property
     def unused(self) -> list[int]:
@@ -178,6 +201,7 @@ class StepQuota:
     def _grant(self, collector: int, steps: int) -> Grant:
         assert self.number is not None
         self._granted[collector] += steps
+        self._finished.discard(collector)
         size = -(-self.size // len(self._collectors))
         return Grant(
             collector,
@@ -185,6 +209,7 @@ class StepQuota:
             steps,
             size,
             report_every=0 if len(self._collectors) == 1 else max(size // REPORTS, FEWEST_STEPS),
+            ahead=self._ahead,
         )
 
     def _weights(self) -> dict[int, float]:

@@ -431,7 +431,7 @@ class BehaviorLearner(BaseLearner):
         if size > 0:
             self._last_round += 1
             self._granted += size
-            self._collectors.grant(self.name, self._last_round, size)
+            self._collectors.grant(self.name, self._last_round, size, self.config.rounds_ahead)
             log.debug("round_granted", behavior=self.name, round=self._last_round, steps=size)
 
 

@@ -303,6 +303,13 @@ class ExperimentUpdate(Write):
     """While no trial has a value."""
 
 
+class ExperimentRetry(Write):
+    """Trials that are tried again."""
+
+    trials: list[Annotated[int, Field(ge=0, le=2**31 - 1)]] | None = Field(default=None, min_length=1, max_length=1000)
+    """Their numbers. Default: all that are STOPPED."""
+
+
 def read_spec(spec: Mapping[str, object]) -> ExperimentSpec:
     """Read a stored spec."""
     return ExperimentSpec.model_validate(spec)

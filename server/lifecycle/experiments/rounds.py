@@ -6,7 +6,7 @@ one that is killed anywhere has begun a trial with its row and its run, or not a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -58,6 +58,8 @@ class Ended:
     value: float | None
     detail: str = ""
     """Why it has no value."""
+    by_user: bool = False
+    """Whether it has none because a user has ended or deleted it."""
 
 
 @dataclass
@@ -67,15 +69,23 @@ class Look:
     experiment: Experiment
     spec: ExperimentSpec
     trials: Sequence[Trial]
+    """Those that run, by number: a round costs what is under way, and not what there was."""
+    counts: Mapping[str, int]
+    """Number of trials in each state."""
     open_runs: Sequence[TrialRun]
     """Of trials that run."""
     runs: Mapping[str, Run]
     """Those of these, and of their evaluations, that there are."""
-    seeds: Mapping[int, int]
-    """How many runs each trial that runs has begun."""
+    seeds: Mapping[int, Collection[int]]
+    """The seeds that each trial that runs has begun."""
     used: Used
     hours: float
     """For which it has run, without pauses."""
+
+    @property
+    def begun(self) -> int:
+        """Number of trials."""
+        return sum(self.counts.values())
 
     def has_ended(self, trial_run: TrialRun) -> bool:
         """Return whether the run that is under way has ended, or is deleted."""
@@ -179,9 +189,8 @@ class ExperimentRounds:
             self._compare(database, look, look.spec.population, decisions)
         elif look.spec.early_stopping is not None:
             for trial in look.trials:
-                points = self._new_points(database, look, trial) if trial.state == TrialState.RUNNING else []
-                if points:
-                    study = study or _study(look)
+                if points := self._new_points(database, look, trial):
+                    study = study or _study(database, look)
                     decisions.reported[trial.number] = study.report(trial.number, points)
         if not decisions.new_trials and not any(reported.ends for reported in decisions.reported.values()):
             self._begin(database, look, decisions, study)
@@ -193,9 +202,10 @@ class ExperimentRounds:
         assessment = look.spec.objective.assessment
         if run is None or run.state != RunState.SUCCEEDED:
             why = "was deleted" if run is None else f"is {run.state}: {run.stop_detail or run.stop_reason}"
-            decisions.ended[place] = Ended(None, f"Run {trial_run.live_id} {why}")
+            by_user = run is None or run.state == RunState.CANCELLED
+            decisions.ended[place] = Ended(None, f"Run {trial_run.live_id} {why}", by_user)
         elif run.stop_reason == StopReason.USER:
-            decisions.ended[place] = Ended(None, f"Run {run.id} was stopped by a user.")
+            decisions.ended[place] = Ended(None, f"Run {run.id} was stopped by a user.", by_user=True)
         elif assessment is None:
             if look.spec.objective.rating is not None:
                 with database.read() as session:
@@ -294,10 +304,10 @@ class ExperimentRounds:
         """
         assert look.spec.seed is not None
         sign = 1.0 if look.spec.objective.mode == "max" else -1.0
-        running = [trial for trial in look.trials if trial.state == TrialState.RUNNING]
-        newest = {trial.number: trial.reports[-1][1] for trial in running if trial.reports}
+        running = {trial.number: trial for trial in look.trials}
+        newest = {trial.number: trial.reports[-1][1] for trial in look.trials if trial.reports}
         due = []
-        for trial in running:
+        for trial in look.trials:
             points = self._new_points(database, look, trial)
             since = trial.reports[-1][0] if trial.reports else trial.attributes.get("step", 0)
             if points and points[-1][0] // rule.interval > since // rule.interval:
@@ -306,16 +316,16 @@ class ExperimentRounds:
                 due.append(trial.number)
         members = [Member(number, sign * value) for number, value in newest.items()]
         losers = [number for number in due if gives_up(number, members, rule.quantile)]
-        complete = sum(trial.state == TrialState.COMPLETE for trial in look.trials)
-        missing = rule.members - len(running) - complete if len(look.trials) >= rule.members else 0
+        complete = look.counts.get(TrialState.COMPLETE, 0)
+        missing = rule.members - len(running) - complete if look.begun >= rule.members else 0
         replaced: list[int | None] = [*losers, *([None] * missing)] if members else []
         best = best_members([member for member in members if member.number not in losers], rule.quantile)
         for number in replaced:
-            child = len(look.trials) + len(decisions.new_trials)
+            child = look.begun + len(decisions.new_trials)
             if child >= (look.spec.budget.runs or math.inf):
                 break
             random = np.random.default_rng((look.spec.seed, child))
-            parent = look.trials[best[int(random.integers(len(best)))].number]
+            parent = running[best[int(random.integers(len(best)))].number]
             with database.read() as session:
                 run = ExperimentRepository(session).runs_of(look.experiment.id, [parent.number])[parent.number][0]
                 checkpoint = CheckpointRepository(session).newest(run.run_id)
@@ -340,32 +350,27 @@ class ExperimentRounds:
         left = math.inf if spec.budget.runs is None else spec.budget.runs - look.used.runs
         remaining = self._remaining(look)
         for trial in look.trials:
-            if trial.state == TrialState.RUNNING:
-                left -= spec.seeds - look.seeds[trial.number]  # a trial that has begun is brought to its end
-                for seed in range(look.seeds[trial.number], spec.seeds):
-                    if free > 0:
-                        prepared = self._prepare(database, look, trial.parameters, seed)
-                        decisions.new_seeds.append((trial.number, seed, prepared))
-                        free -= 1
+            missing = [seed for seed in range(spec.seeds) if seed not in look.seeds[trial.number]]
+            left -= len(missing)  # a trial that has begun is brought to its end
+            for seed in missing[: max(0, free)]:
+                decisions.new_seeds.append((trial.number, seed, self._prepare(database, look, trial.parameters, seed)))
+                free -= 1
         while free > 0 and left >= spec.seeds and remaining > 0:
-            study = study or _study(look)
-            is_first = not look.trials and not decisions.new_trials
+            study = study or _study(database, look)
+            is_first = not look.begun and not decisions.new_trials
             proposal = study.ask(self._baseline(database, look) if is_first and spec.baseline else None)
             seed = proposal.number if spec.population else 0  # settings are compared by the same seeds, members by any
             decisions.new_trials.append((proposal, self._prepare(database, look, proposal.parameters, seed)))
             free, left, remaining = free - 1, left - spec.seeds, remaining - 1
         if not look.open_runs and not decisions.new_seeds and not decisions.new_trials:
-            stopped = sum(trial.state == TrialState.STOPPED for trial in look.trials)
             tried = "All members have trained." if spec.population else f"All {spec.size} settings were tried."
-            tried += f" {stopped} trials were stopped before their end." if stopped else ""
             decisions.finished = tried if remaining <= 0 else f"Its budget of {spec.budget.runs} runs is used."
 
     def _remaining(self, look: Look) -> float:
         """Return how many settings are left to try. A population without a living member begins anew."""
-        states = [trial.state for trial in look.trials]
-        if look.spec.population is None or TrialState.RUNNING in states or len(states) < look.spec.size:
-            return look.spec.size - len(states)
-        return look.spec.size - states.count(TrialState.COMPLETE)
+        if look.spec.population is None or look.trials or look.begun < look.spec.size:
+            return look.spec.size - look.begun
+        return look.spec.size - look.counts.get(TrialState.COMPLETE, 0)
 
     def _prepare(self, database: Database, look: Look, parameters: JsonObject, seed: int) -> Prepared | str:
         """Return the configuration of a run of a setting, or why it is refused."""
@@ -453,13 +458,14 @@ class _Execution:
             if trial.state != TrialState.RUNNING:
                 continue
             reported = decisions.reported.get(number)
-            details = [ended.detail for (of, _), ended in decisions.ended.items() if of == number and ended.detail]
+            without = [ended for (of, _), ended in decisions.ended.items() if of == number and ended.detail]
             values = [run.value for run in runs[number] if run.value is not None]
             if reported is not None:
                 trial.reports = [*trial.reports, *reported.looked_at]
                 trial.attributes = reported.attributes
-            if details:
-                self._end(trial, TrialState.FAILED, details[0])
+            if without:
+                first = min(without, key=lambda ended: ended.by_user)  # what failed says more than what was stopped
+                self._end(trial, TrialState.STOPPED if first.by_user else TrialState.FAILED, first.detail)
             elif len(values) == self._spec.seeds:
                 trial.value = float(interquartile_mean(as_scores(values)))
                 self._end(trial, TrialState.COMPLETE, "")
@@ -521,17 +527,17 @@ class _Execution:
 def _look(session: Session, experiment_id: str) -> Look:
     experiments = ExperimentRepository(session)
     experiment = experiments.get(experiment_id)
-    trials = experiments.trials(experiment_id)
-    running = [trial.number for trial in trials if trial.state == TrialState.RUNNING]
-    runs = experiments.runs_of(experiment_id, running)
+    trials = experiments.trials(experiment_id, TrialState.RUNNING)
+    runs = experiments.runs_of(experiment_id, [trial.number for trial in trials])
     open_runs = [run for of_trial in runs.values() for run in of_trial if run.is_open]
     ids = {run_id for run in open_runs for run_id in (run.run_id, run.live_id)}
-    seeds = {number: len(of_trial) for number, of_trial in runs.items()}
+    seeds = {number: {run.seed for run in of_trial} for number, of_trial in runs.items()}
     spec = read_spec(experiment.spec)
     return Look(
         experiment=experiment,
         spec=spec,
         trials=trials,
+        counts=experiments.counts(experiment_id),
         open_runs=open_runs,
         runs=experiments.present(sorted(ids)),
         seeds=seeds,
@@ -540,11 +546,14 @@ def _look(session: Session, experiment_id: str) -> Look:
     )
 
 
-def _study(look: Look) -> Advice:
+def _study(database: Database, look: Look) -> Advice:
+    """Build the study of all trials. If they have changed since the look, nothing of the round is carried out."""
     from server.lifecycle.experiments.sampling import Study  # noqa: PLC0415  # Optuna: most controllers never need it
 
     assert look.spec.seed is not None
-    return Study(look.spec, look.spec.seed, look.trials)
+    with database.read() as session:
+        trials = ExperimentRepository(session).trials(look.experiment.id)
+    return Study(look.spec, look.spec.seed, trials)
 
 
 def _over(budget: Budget, used: Used, hours: float) -> str:

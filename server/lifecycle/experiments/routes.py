@@ -14,7 +14,7 @@ from server.kit.http.auth import AuthDep
 from server.kit.http.bodies import BodyDep, declare_json
 from server.kit.http.errors import deleted, problems
 from server.kit.http.fields import Name
-from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer, merge_patch
+from server.kit.http.idempotency import BODY_PROBLEMS, COMMAND_PROBLEMS, Answer, json_command, merge_patch
 from server.kit.http.listing import LIST_PROBLEMS, ListForm, ListingDep
 from server.kit.http.resources import resource
 from server.kit.http.services import CommandDep, DatabaseDep, EditDep, ServicesDep
@@ -25,11 +25,12 @@ from server.lifecycle.experiments.refs import (
     ExperimentExists,
     ExperimentNotEnded,
     ExperimentNotFound,
+    NothingToRetry,
     SamplerFailed,
     TrialNotFound,
 )
 from server.lifecycle.experiments.repository import ExperimentRepository
-from server.lifecycle.experiments.requests import ExperimentCreate, ExperimentUpdate, read_spec
+from server.lifecycle.experiments.requests import ExperimentCreate, ExperimentRetry, ExperimentUpdate, read_spec
 from server.lifecycle.experiments.service import ExperimentService, check_experiment
 
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"])
@@ -156,11 +157,24 @@ def stop_experiment(experiment: ExperimentKey, command: CommandDep, services: Se
     return command.run(lambda session: _changed(session, ExperimentService(session, services.wake_up).stop(experiment)))
 
 
+@router.post(
+    "/{experiment:name}:retry",
+    response_model=schemas.Experiment,
+    **json_command(ExperimentRetry, ExperimentNotFound, NameAmbiguous, TrialNotFound, NothingToRetry, required=False),
+)
+def retry_experiment(experiment: ExperimentKey, body: BodyDep, command: CommandDep, services: ServicesDep) -> Response:
+    """Try trials again that were stopped or have failed, from the beginning; the experiment goes on if it has ended."""
+    numbers = body.read(ExperimentRetry, {}).trials if body.content else None
+    return command.run(
+        lambda session: _changed(session, ExperimentService(session, services.wake_up).try_again(experiment, numbers))
+    )
+
+
 @router.delete(
     "/{experiment:name}", status_code=204, responses=deleted(ExperimentNotFound, NameAmbiguous, ExperimentNotEnded)
 )
 def delete_experiment(experiment: ExperimentKey, services: ServicesDep) -> None:
-    """Delete an experiment that has ended, with its trials. Their runs stay."""
+    """Delete an experiment that has ended, with its trials. Their runs stay, tagged `experiment:ID` from then on."""
     with services.database.write() as session:
         ExperimentService(session, services.wake_up).delete(experiment)
 

@@ -1,7 +1,7 @@
 """Commands of users on experiments. One object per request, in its transaction."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ from server.kit.errors import InvalidConfig, InvalidEdit, Problem, RunEnded
 from server.kit.states import TERMINAL
 from server.kit.wake_up import Wakes
 from server.lifecycle.experiments.models import Experiment, TrialRun
-from server.lifecycle.experiments.refs import ExperimentEnded, ExperimentNotEnded
+from server.lifecycle.experiments.refs import ExperimentEnded, ExperimentNotEnded, NothingToRetry
 from server.lifecycle.experiments.repository import ExperimentRepository
 from server.lifecycle.experiments.requests import (
     ExperimentCreate,
@@ -30,9 +30,11 @@ from server.lifecycle.experiments.requests import (
     ExperimentUpdate,
     Objective,
     Parameter,
+    read_spec,
 )
 from server.lifecycle.preparation import prepare
 from server.lifecycle.service import RunEnding, RunService
+from server.runs.repository import RunRepository
 from server.runs.stored_configs.repository import ConfigRepository
 
 TRIED = 20
@@ -187,30 +189,44 @@ class ExperimentService:
 
     def update(self, experiment: str, changes: ExperimentUpdate) -> Experiment:
         """Change the budget, the parallelism, the description; the objective while no trial has a value
-        (its behavior also later, where none is named).
+        (its behavior also later, where none is named). Evaluations that are under way are done anew by the objective.
 
         One that had used up its budget goes on if it has more now.
         Raises ExperimentNotFound, NameAmbiguous, InvalidEdit.
         """
         row = self._experiments.lock(experiment)
         given = changes.model_dump(exclude_unset=True, exclude={"description"})
-        if changes.objective is not None:
-            present, wanted = row.spec["objective"], changes.objective.model_dump(mode="json")
-            only_names = present["behavior"] is None and present | {"behavior": wanted["behavior"]} == wanted
-        has_values = any(trial.value is not None for trial in self._experiments.trials(row.id))
-        if changes.objective is not None and has_values and not only_names:
-            message = "cannot change: trials have values by the present one; begin another experiment"
-            raise InvalidEdit([Problem("objective", "immutable", message)])
         try:
             spec = ExperimentSpec.model_validate(row.spec | given)
         except ValidationError as error:
             raise InvalidEdit(list(_mistakes(error))) from error
+        if changes.objective is not None:
+            self._change_objective(row, spec.objective)
         row.spec = spec.model_dump(mode="json")
         row.description = row.description if changes.description is None else changes.description
         row.revision += 1
         if row.state == ExperimentState.FINISHED and {"budget"} & given.keys():
             self._experiments.move(row, ExperimentState.RUNNING)
         return row
+
+    def _change_objective(self, experiment: Experiment, wanted: Objective) -> None:
+        """Check a new objective, and end the evaluations by the former one. Raises InvalidEdit."""
+        present = read_spec(experiment.spec).objective
+        only_names = present.behavior is None and present.model_copy(update={"behavior": wanted.behavior}) == wanted
+        if wanted == present or only_names:
+            return
+        if self._experiments.has_values(experiment.id):
+            message = "cannot change: trials have values by the present one; begin another experiment"
+            raise InvalidEdit([Problem("objective", "immutable", message)])
+        try:
+            _check_objective(self._session, wanted)
+        except InvalidConfig as error:
+            raise InvalidEdit(error.problems) from error
+        for trial_run in self._experiments.open_runs(experiment.id):
+            if trial_run.assessment_id is not None:
+                if trial_run.assessment_id in self._experiments.present([trial_run.assessment_id]):
+                    self._runs.stop(trial_run.assessment_id)
+                trial_run.assessment_id = None
 
     def pause(self, experiment: str) -> Experiment:
         """Begin no more runs, and pause those that train. Raises ExperimentNotFound, NameAmbiguous, ExperimentEnded."""
@@ -233,6 +249,37 @@ class ExperimentService:
             self._experiments.move(row, ExperimentState.RUNNING)
         return row
 
+    def try_again(self, experiment: str, numbers: Sequence[int] | None) -> Experiment:
+        """Try trials again, by default all that were stopped, with new runs from the beginning.
+
+        Seeds that have a value keep it, and what was trained to its end is evaluated again. An experiment that has
+        ended goes on. Raises ExperimentNotFound, NameAmbiguous, TrialNotFound, NothingToRetry.
+        """
+        row = self._experiments.lock(experiment)
+        if read_spec(row.spec).population is not None:
+            raise NothingToRetry(f"Experiment {row.id} has a population, which replaces its members by itself")
+        if numbers is None:
+            trials = self._experiments.trials(row.id, TrialState.STOPPED)
+        else:
+            trials = [self._experiments.trial(row.id, number) for number in sorted({*numbers})]
+        if not trials:
+            raise NothingToRetry(f"No trial of experiment {row.id} was stopped")
+        runs = self._experiments.runs_of(row.id, [trial.number for trial in trials])
+        for trial in trials:
+            if trial.state not in {TrialState.STOPPED, TrialState.FAILED}:
+                raise NothingToRetry(f"Trial {trial.number} of experiment {row.id} is {trial.state}")
+            trial.state, trial.detail, trial.finished_at = TrialState.RUNNING, "", None
+            for trial_run in runs[trial.number]:
+                if trial_run.value is None and trial_run.assessment_id is not None:
+                    trial_run.assessment_id, trial_run.is_open = None, True
+                elif trial_run.value is None:
+                    self._experiments.set_aside(trial_run)
+        if row.state in {ExperimentState.FINISHED, ExperimentState.FAILED}:
+            self._experiments.move(row, ExperimentState.RUNNING)
+        else:
+            row.revision += 1
+        return row
+
     def stop(self, experiment: str) -> Experiment:
         """End an experiment and stop its runs; one that has ended stays as it is.
 
@@ -244,10 +291,15 @@ class ExperimentService:
         return row
 
     def delete(self, experiment: str) -> None:
-        """Forget an experiment; its runs stay. Raises ExperimentNotFound, NameAmbiguous, ExperimentNotEnded."""
+        """Forget an experiment. Its runs stay; they are tagged with its id, so that the name may be used again.
+
+        Raises ExperimentNotFound, NameAmbiguous, ExperimentNotEnded.
+        """
         row = self._experiments.lock(experiment)
         if row.state != ExperimentState.FINISHED:
             raise ExperimentNotEnded(row.id, row.state)
+        runs = RunRepository(self._session)
+        runs.rename_tag(self._experiments.run_ids(row.id), f"experiment:{row.name}", f"experiment:{row.id}")
         self._experiments.delete(row)
 
 
@@ -280,7 +332,14 @@ def finish(session: Session, runs: RunService, experiment: Experiment, why: str)
     for trial_run in experiments.open_runs(experiment.id):
         close(experiments, runs, trial_run)
     clock = experiments.clock()
-    for trial in experiments.trials(experiment.id):
-        if trial.state == TrialState.RUNNING:
-            trial.state, trial.detail, trial.finished_at = TrialState.STOPPED, why, clock
+    for trial in experiments.trials(experiment.id, TrialState.RUNNING):
+        trial.state, trial.detail, trial.finished_at = TrialState.STOPPED, why, clock
+    session.flush()
+    stopped = experiments.counts(experiment.id).get(TrialState.STOPPED, 0)
+    if stopped:
+        why += " 1 trial was" if stopped == 1 else f" {stopped} trials were"
+        why += f" stopped before {'its' if stopped == 1 else 'their'} end"
+        if read_spec(experiment.spec).population is None:
+            why += f"; `ludus experiment retry {experiment.name}` tries {'it' if stopped == 1 else 'them'} again"
+        why += "."
     experiments.move(experiment, ExperimentState.FINISHED, why)

@@ -71,12 +71,14 @@ class Learner:
         policies: Mapping[int, npt.NDArray[np.float32]] | None = None,
         kept: Sequence[State] = (),
         evaluated: bool = False,
+        ahead: int | None = None,
     ) -> None:
         """With `opposition` behaviors are in self-play from their admission on; `policies` are the weights it names.
 
         Without them all opponents play what the policy that learns begins with. `evaluated`: nothing is learned.
         """
         self.evaluated = evaluated
+        self.ahead = ahead
         self.assignment = assignment
         self.policies = policies or {}
         self.pool = CollectorPool(settings)
@@ -127,7 +129,7 @@ class Learner:
                 following = notice.round + 1
                 spec = self.arenas[notice.behavior].layout.spec
                 self.pool.publish(notice.behavior, following + 1, self.weights(spec))
-                self.pool.grant(notice.behavior, following, self.size)
+                self.pool.grant(notice.behavior, following, self.size, self.ahead)
 
     def _decide(self, spec: BehaviorSpec) -> None:
         if spec.behavior in self.refusals:
@@ -159,7 +161,7 @@ class Learner:
             self.pool.assign_opponents(spec.behavior, self.assignment, policies)
         self.pool.publish(spec.behavior, 1, self.weights(spec))
         if spec.behavior not in self.held:
-            self.pool.grant(spec.behavior, 0, self.size)
+            self.pool.grant(spec.behavior, 0, self.size, self.ahead)
 
     def weights(self, spec: BehaviorSpec) -> npt.NDArray[np.float32]:
         return np.random.default_rng(3).standard_normal(self._actor(spec).flat_size, np.float32) / 4
@@ -200,7 +202,7 @@ class Learner:
 def learner(**settings: object) -> Iterator[Learner]:
     """Start a learner; keywords of `Learner` and of `CollectorSettings` both. Its simulators leave at its end."""
     keys = ("size", "horizon", "lockstep", "network", "head", "device", "assignment", "policies", "kept", "evaluated")
-    own = {key: settings.pop(key) for key in keys if key in settings}
+    own = {key: settings.pop(key) for key in (*keys, "ahead") if key in settings}
     it = Learner(CollectorSettings("run-1", 1, 7, **settings), **own)  # type: ignore[arg-type]  # by name
     older = len(_simulators)
     try:

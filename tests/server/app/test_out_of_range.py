@@ -86,6 +86,7 @@ BASES: dict[str, Any] = {
         "parallelism": 1,
     },
     "PATCH /v1/experiments/{experiment}": {"description": "d", "budget": {"runs": 1}, "parallelism": 1},
+    "POST /v1/experiments/{experiment}:retry": {"trials": [0]},
     "POST /v1/ladders": {"name": "n", "description": "d", "initial_elo": 1200.0},
     "POST /v1/ladders/{ladder}/players": {
         "name": "n",

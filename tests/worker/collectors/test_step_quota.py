@@ -140,6 +140,8 @@ def test_steps_that_a_dead_collector_delivered_in_advance_reduce_their_round() -
 class QuotaMachine(RuleBasedStateMachine):
     """Collectors whose messages are under way for any time, and that answer in advance; some freeze, some die."""
 
+    ahead: int | None = None
+
     @initialize(collectors=st.integers(1, 3), size=st.sampled_from([1, 2, 7, SIZE]))
     def begin(self, collectors: int, size: int) -> None:
         self.size = size
@@ -155,7 +157,7 @@ class QuotaMachine(RuleBasedStateMachine):
         self.number = 0
         for index in range(collectors):
             self.quota.add(index)
-        self.send(self.quota.grant(0, size))
+        self.send(self.quota.grant(0, size, self.ahead))
 
     def send(self, grants: list[Grant]) -> None:
         for grant in grants:
@@ -197,7 +199,11 @@ class QuotaMachine(RuleBasedStateMachine):
         message = self.inbox[index].popleft()
         if isinstance(message, Grant):
             self.collectors[index].grant(
-                message.round, message.steps, size=message.size, report_every=message.report_every
+                message.round,
+                message.steps,
+                size=message.size,
+                report_every=message.report_every,
+                ahead=message.ahead,
             )
         else:
             self.collectors[index].end(message)
@@ -219,11 +225,11 @@ class QuotaMachine(RuleBasedStateMachine):
         self.note_collected()
 
     def note_collected(self) -> None:
+        for index in self.quota.to_end():
+            self.inbox[index].append(self.number)
         collected = self.quota.collected()
         if collected is not None:
             self.collected = collected
-            for index in self.quota.unused:
-                self.inbox[index].append(collected[0])
 
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
@@ -278,7 +284,7 @@ class QuotaMachine(RuleBasedStateMachine):
         self.collected = None
         self.number += 1
         self.frozen = [False] * len(self.frozen)
-        self.send(self.quota.grant(self.number, self.size))
+        self.send(self.quota.grant(self.number, self.size, self.ahead))
 
     @invariant()
     def a_single_collector_is_granted_exactly_the_round(self) -> None:
@@ -293,5 +299,50 @@ class QuotaMachine(RuleBasedStateMachine):
             self.play_on(MESSAGE)
 
 
+class WaitingMachine(QuotaMachine):
+    """The same where the age of steps is limited and none may be dropped: what is out is waited for."""
+
+    ahead = 1
+
+    def tell(self, index: int) -> None:
+        if self.outbox[index] and self.outbox[index][0][0] == "delivered":
+            _, number, steps = self.outbox[index][0]
+            before = self.delivered[number]
+            super().tell(index)
+            assert self.delivered[number] == before + steps, "steps count into the round of their tag"
+        else:
+            super().tell(index)
+
+    def note_collected(self) -> None:
+        super().note_collected()
+        if self.collected is not None:
+            assert not [quota for quota in self.collectors if quota.outstanding[self.number]], "nothing of it is out"
+            late = [number for box in self.outbox for kind, number, _ in box if kind == "delivered"]
+            assert all(number > self.number for number in late), "or on its way"
+
+    def play_on(self, decisions: int) -> None:
+        self.frozen = [False] * len(self.frozen)  # who is frozen is killed in the end, or goes on
+        super().play_on(decisions)
+
+    def finish(self) -> None:
+        assert self.delivered[self.number] >= self.size
+        self.collected = None
+        self.number += 1
+        self.frozen = [False] * len(self.frozen)
+        self.send(self.quota.grant(self.number, self.size, self.ahead))
+
+    @invariant()
+    def rounds_are_cut_at_their_size(self) -> None:
+        if hasattr(self, "collectors"):
+            tags = [number for quota in self.collectors for number in quota.outstanding]
+            assert all(number <= self.number + self.ahead for number in tags), "no step is for a later round"
+
+    @invariant()
+    def a_single_collector_is_granted_exactly_the_round(self) -> None:
+        """Not here: it is told to end, and steps that it lost are those of others."""
+
+
 QuotaMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestQuotaMachine = QuotaMachine.TestCase
+WaitingMachine.TestCase.settings = QuotaMachine.TestCase.settings
+TestWaitingMachine = WaitingMachine.TestCase

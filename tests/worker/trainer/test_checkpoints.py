@@ -47,6 +47,7 @@ def trainers(shown: str) -> dict[str, dict[str, Any]]:
         "ppo": ppo,
         "ppo-kl": {**ppo, "hyperparameters": {**PPO, "desired_kl": 10.0, "normalize_values": True}},
         "ppo-limit": {**ppo, "hyperparameters": {**PPO, "max_policy_lag": 0}},
+        "ppo-wait": {**ppo, "hyperparameters": {**PPO, "max_policy_lag": 1, "late_steps": "wait"}},
         "ppo-lstm": {**ppo, "network_settings": MEMORY},
         "ppo-gail": {**ppo, "reward_signals": {**EXTRINSIC, **gail}, "behavioral_cloning": {"demo_path": shown}},
         "ppo-curiosity-rnd": {**ppo, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL, "rnd": SIGNAL}},
@@ -82,7 +83,7 @@ SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "poca")
 @pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "name", ["ppo", "ppo-limit", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+    "name", ["ppo", "ppo-limit", "ppo-wait", "sac", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_a_cut_run_ends_as_one_that_was_not_cut(name: str, tmp_path: Path) -> None:
     config = document(trainers(show(tmp_path / "shown.npz"))[name])

@@ -59,6 +59,18 @@ def test_collectors_explore_with_the_policy_that_learns_from_a_replay_buffer(sta
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("threaded", "limit"), [(False, 1), (True, 2)])
+def test_a_run_that_waits_for_late_steps_drops_none_and_ends(start: StartTrainer, threaded: bool, limit: int) -> None:
+    waits = {"buffer_size": 450, "batch_size": 64, "max_policy_lag": limit, "late_steps": "wait"}  # 8 games: 456 steps
+
+    run = chase(start, {"threaded": threaded, "hyperparameters": waits})
+
+    assert 0.0 < max(points(run, "Policy/Lag")) <= limit
+    assert set(points(run, "Policy/Stale Share")) == {0.0}
+    assert "actors_disagree" not in run.ever
+
+
+@pytest.mark.long
 def test_a_threaded_run_drops_what_is_older_than_its_limit_and_ends(start: StartTrainer) -> None:
     run = chase(start, {"threaded": True, "hyperparameters": {"max_policy_lag": 1}})
 

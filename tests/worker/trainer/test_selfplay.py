@@ -120,6 +120,19 @@ def test_a_limit_of_the_policy_lag_drops_nothing_for_what_is_played_out_of_turn(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("collectors", [1, 2])
+def test_teams_that_wait_for_late_steps_drop_none_and_come_to_their_turns(tmp_path: Path, collectors: int) -> None:
+    games = [Brawl({RED: 1, BLUE: 3, GREEN: 2}) for _ in range(collectors)]
+    document = section(hyperparameters={**HYPERPARAMETERS["ppo"], "max_policy_lag": 1, "late_steps": "wait"})
+
+    finished, match_recorder = train({"Brawler": document}, games, tmp_path, collectors=collectors)
+
+    assert (finished.outcome, finished.reason) == ("succeeded", "completed"), finished.detail
+    assert set(match_recorder.points("Policy/Stale Share", "Brawler")) == {0.0}
+    assert len(learners(match_recorder.matches)) >= 3
+
+
+@pytest.mark.long
 def test_simulators_at_several_collectors_play_opponents_of_their_own(tmp_path: Path) -> None:
     games = [Brawl({RED: 2, BLUE: 2}) for _ in range(4)]
     ratio = {"play_against_latest_model_ratio": 0.0}

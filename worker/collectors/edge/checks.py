@@ -142,10 +142,12 @@ class QuotaCheck:
         self._first_round: int | None = None
         self._newest_round = 0
 
-    def grant(self, number: int, steps: int, size: int) -> None:
-        """Record a grant."""
+    def grant(self, number: int, steps: int, size: int, *, is_cut: bool = True) -> None:
+        """Record a grant; a round that is not cut may have had more steps than were granted."""
         if self._first_round is None:
             self._first_round = number
+        if not is_cut and number > self._newest_round:
+            self._granted = max(self._granted, self._delivered)
         self._newest_round = max(self._newest_round, number)
         self._granted += steps
         self._largest = max(self._largest, size, steps)

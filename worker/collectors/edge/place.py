@@ -254,7 +254,9 @@ class Place:
             case commands.Unrecorded():
                 self._runners[message.runner].recorded = False
             case commands.GrantSteps():
-                self._runners[message.runner].quota.grant(message.round, message.steps, message.size)
+                self._runners[message.runner].quota.grant(
+                    message.round, message.steps, message.size, is_cut=message.ahead is None
+                )
             case _:
                 pass
         self._put(Kind.MESSAGE, frame.payload)

@@ -124,7 +124,7 @@ function objective({ objective: { metric, behavior, last, mode, evaluate, match,
 }
 
 /** @param {{path: string, experiment: any, reload: () => void}} props */
-function Actions({ path, experiment: { state, name }, reload }) {
+function Actions({ path, experiment: { state, name, trials, spec }, reload }) {
   if (!may("run")) return null;
   const act = (/** @type {string} */ verb, /** @type {string} */ said) => async () => {
     await change("POST", `${path}:${verb}`);
@@ -136,6 +136,8 @@ function Actions({ path, experiment: { state, name }, reload }) {
     ask({ title: "Stop the experiment?", action: "Stop it", text, carryOut: act("stop", "Its runs end.") });
   return html`${state === "RUNNING" && html`<button onClick=${act("pause", "Its runs pause.")}>Pause</button>`}
     ${state !== "RUNNING" && html`<button class="main" onClick=${act("resume", "It goes on.")}>Resume</button>`}
+    ${trials.STOPPED > 0 && !spec.population && html`<button onClick=${
+      act("retry", "What was stopped is tried again.")}>Retry stopped trials</button>`}
     ${state !== "FINISHED" && html`<button onClick=${stop}>Stop …</button>`}`;
 }
 

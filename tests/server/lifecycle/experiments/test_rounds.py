@@ -5,9 +5,11 @@ from typing import Any
 
 import optuna
 import pytest
+from sqlalchemy import event, select
 
 from server.checkpoints.models import Checkpoint
 from server.lifecycle.experiments import rounds
+from server.lifecycle.experiments.models import Experiment, Trial, TrialRun
 from server.lifecycle.preparation import prepare
 from server.lifecycle.service import RunService
 from server.runs.models import Run
@@ -16,7 +18,8 @@ from server.runs.stored_configs.service import Prepared
 from tests.factories import give_up, save_checkpoints
 from tests.server.app.world import World
 from tests.server.lifecycle.experiments.fleet import CONFIG, EPOCHS, LR, STEPS
-from tests.server.lifecycle.experiments.played import TURNS, begin, body
+from tests.server.lifecycle.experiments.played import TURNS, Played, begin, body
+from tests.statements import selected
 
 
 def change(world: World, name: str, **changes: Any) -> dict[str, Any]:
@@ -198,7 +201,10 @@ def test_more_budget_lets_a_finished_experiment_go_on_and_stop_ends_it(world: Wo
 
     stopped = world.http.post("/v1/experiments/extended:stop").json()
 
-    assert (stopped["state"], stopped["detail"]) == ("FINISHED", "Stopped by a user.")
+    detail = (
+        "Stopped by a user. 2 trials were stopped before their end; `ludus experiment retry extended` tries them again."
+    )
+    assert (stopped["state"], stopped["detail"]) == ("FINISHED", detail)
     assert stopped["trials"] == {"COMPLETE": 5, "STOPPED": 2}
     played.turn()
     assert world.http.delete("/v1/experiments/extended").status_code == 204
@@ -313,30 +319,173 @@ def test_a_sampler_that_raises_fails_the_experiment_with_its_error_and_can_be_re
 
 
 @pytest.mark.long
-def test_a_run_that_a_user_stops_makes_its_trial_fail_and_no_other(world: World) -> None:
+@pytest.mark.parametrize("verb", ["stop", "cancel"])
+def test_a_run_that_a_user_ends_stops_its_trial_and_no_other_and_it_is_tried_again_when_asked(
+    world: World, verb: str
+) -> None:
     played = begin(world, body("by-hand", parallelism=2))
     played.turn()
     first = played.trials()[0]["runs"][0]["run_id"]
-    world.http.post(f"/v1/runs/{first}:stop").raise_for_status()
+    world.http.post(f"/v1/runs/{first}:{verb}").raise_for_status()
 
     experiment = played.play()
 
-    assert experiment["trials"] == {"COMPLETE": 11, "FAILED": 1}
-    assert played.trials()[0]["detail"] == f"Run {first} was stopped by a user."
+    assert experiment["trials"] == {"COMPLETE": 11, "STOPPED": 1}
+    stopped = "1 trial was stopped before its end; `ludus experiment retry by-hand` tries it again."
+    assert experiment["detail"] == f"Its budget of 12 runs is used. {stopped}"
+    why = "was stopped by a user." if verb == "stop" else "is CANCELLED: user"
+    assert played.trials()[0]["detail"] == f"Run {first} {why}"
+
+    assert world.http.post("/v1/experiments/by-hand:retry").json()["state"] == "RUNNING"
+    experiment = played.play()
+
+    assert experiment["trials"] == {"COMPLETE": 12}
+    assert experiment["detail"] == "Its budget of 12 runs is used."
+    (again,) = played.trials()[0]["runs"]
+    assert (again["run_id"] != first, again["seed"]) == (True, 0)
+    assert world.http.get(f"/v1/runs/{again['run_id']}").json()["seed"] == 3, "that of the first try"
+    assert experiment["used"]["runs"] == 13, "what was spent stays spent"
+    assert 12 * STEPS < experiment["used"]["steps"] < 13 * STEPS
 
 
 @pytest.mark.long
-def test_an_evaluation_that_is_stopped_before_it_begins_makes_its_trial_fail(world: World) -> None:
+def test_an_evaluation_that_is_stopped_stops_its_trial_and_a_retry_evaluates_again_without_training(
+    world: World,
+) -> None:
     played = begin(world, body("unjudged", objective={"evaluate": {"episodes": 3}}, budget={"runs": 2}), saves=True)
     while not any(run["assessment_id"] for trial in played.trials() for run in trial["runs"]):
         played.turn()
         while played.controller.tick()["experiments"]:
             pass
-    (assessment,) = [run["assessment_id"] for run in played.trials()[0]["runs"]]
-    world.http.post(f"/v1/runs/{assessment}:stop").raise_for_status()
+    (run,) = played.trials()[0]["runs"]
+    world.http.post(f"/v1/runs/{run['assessment_id']}:stop").raise_for_status()
     played.controller.tick()
 
-    assert played.trials()[0]["state"] == "FAILED"
+    assert played.trials()[0]["state"] == "STOPPED"
+    world.http.post("/v1/experiments/unjudged:retry", json={"trials": [0]}).raise_for_status()
+    played.controller.tick()
+    (again,) = played.trials()[0]["runs"]
+    assert again["run_id"] == run["run_id"]
+    assert again["assessment_id"] not in {None, run["assessment_id"]}
+
+
+@pytest.mark.long
+def test_a_grid_that_was_stopped_has_every_setting_once_after_a_retry(world: World) -> None:
+    parameters = {LR: {"values": [1e-4, 1e-3, 1e-2]}, EPOCHS: {"min": 2, "max": 8, "step": 3}}
+    played = begin(world, body("regrid", parameters=parameters, sampler="grid", budget={}, parallelism=4))
+    played.turn()
+    played.turn()
+    world.http.post("/v1/experiments/regrid:stop").raise_for_status()
+    played.turn()
+    world.http.post("/v1/experiments/regrid:resume").raise_for_status()
+    stopped = "All 9 settings were tried. 4 trials were stopped before their end; `ludus experiment retry regrid` tries"
+    assert played.play()["detail"] == f"{stopped} them again."
+
+    world.http.post("/v1/experiments/regrid:retry").raise_for_status()
+    experiment = played.play()
+
+    settings = Counter((trial["parameters"][LR], trial["parameters"][EPOCHS]) for trial in played.trials())
+    assert settings == Counter({(rate, epochs): 1 for rate in (1e-4, 1e-3, 1e-2) for epochs in (2, 5, 8)})
+    assert experiment["trials"] == {"COMPLETE": 9}
+    assert experiment["detail"] == "All 9 settings were tried."
+
+
+@pytest.mark.long
+def test_a_retry_trains_only_the_seeds_that_have_no_value(world: World) -> None:
+    played = begin(world, body("seeds", seeds=3, budget={"runs": 3}, parallelism=2))
+    while not any(run["seed"] == 2 for trial in played.trials() for run in trial["runs"]):
+        played.turn()
+    first = {run["seed"]: run for run in played.trials()[0]["runs"]}
+    world.http.post("/v1/experiments/seeds:stop").raise_for_status()
+    played.turn()
+    world.http.post("/v1/experiments/seeds:retry").raise_for_status()
+
+    experiment = played.play()
+
+    (trial,) = played.trials()
+    assert trial["state"] == "COMPLETE"
+    kept = [run["seed"] for run in trial["runs"] if run["run_id"] == first[run["seed"]]["run_id"]]
+    assert kept == [seed for seed, run in first.items() if run["value"] is not None] != []
+    assert experiment["used"]["runs"] == 3 + (3 - len(kept))
+
+
+@pytest.mark.long
+def test_a_trial_that_failed_is_tried_again_when_it_is_named(world: World) -> None:
+    played = begin(world, body("once-broken", budget={"runs": 2}), fails=lambda _config: True)
+    assert played.play()["trials"] == {"FAILED": 2}
+    played.fleet.fails = lambda _config: False
+    nothing = world.http.post("/v1/experiments/once-broken:retry")
+    assert (nothing.status_code, nothing.json()["code"]) == (409, "nothing_to_retry")
+
+    world.http.post("/v1/experiments/once-broken:retry", json={"trials": [1]}).raise_for_status()
+
+    assert played.play()["trials"] == {"COMPLETE": 1, "FAILED": 1}
+    refused = world.http.post("/v1/experiments/once-broken:retry", json={"trials": [0, 1]})
+    assert "Trial 1 of experiment exp_" in refused.json()["detail"]
+    assert " is COMPLETE. Only trials that are STOPPED or FAILED are tried again" in refused.json()["detail"]
+    assert played.get()["state"] == "FINISHED", "a refused retry changes nothing"
+    assert world.http.post("/v1/experiments/once-broken:retry", json={"trials": [7]}).status_code == 404
+
+
+def with_history(world: World, name: str, ended: int) -> Played:
+    """Begin an experiment of which one run trains, after so many trials that are complete."""
+    played = begin(world, body(name, budget={"runs": 1000, "steps": 10**12}))
+    played.turn()
+    with world.services.database.write() as session:
+        (experiment,) = session.scalars(select(Experiment).where(Experiment.name == name))
+        for number in range(1, ended + 1):
+            trial = Trial(experiment_id=experiment.id, number=number, state="COMPLETE", value=1.0)
+            trial.parameters, trial.reports, trial.created_at = {LR: 1e-3}, [], 1.0
+            session.add(trial)
+            session.flush()
+            row = TrialRun(experiment_id=experiment.id, trial=number, seed=0, run_id=f"gone-{number}", is_open=False)
+            row.steps, row.seconds, row.gpus, row.is_paused, row.value = 10, 1.0, 0, False, 1.0
+            session.add(row)
+    return played
+
+
+def test_a_round_reads_as_many_rows_after_300_trials_as_after_3(world: World) -> None:
+    loaded = Counter[str]()
+
+    def count(row: object, _context: object) -> None:
+        loaded[type(row).__name__] += 1
+
+    costs = []
+    for name, ended in (("short", 3), ("long", 300)):
+        played = with_history(world, name, ended)
+        loaded.clear()
+        with selected(world.services.database) as statements:
+            for model in (Experiment, Trial, TrialRun, Run):
+                event.listen(model, "load", count)
+            try:
+                played.controller.tick()
+            finally:
+                for model in (Experiment, Trial, TrialRun, Run):
+                    event.remove(model, "load", count)
+        costs.append((dict(loaded), len(statements)))
+        world.http.post(f"/v1/experiments/{name}:stop").raise_for_status()
+
+    assert costs[0] == costs[1]
+    assert costs[1][0] == {"Experiment": 1, "Trial": 1, "TrialRun": 1, "Run": 1}, "what is under way"
+
+
+def test_runs_of_a_deleted_experiment_are_none_of_another_one_of_its_name(world: World) -> None:
+    first = begin(world, body("reused", budget={"runs": 1}))
+    first.play()
+    former = world.http.get("/v1/experiments/reused").json()["id"]
+    world.create(tags=["experiment:reused"], name="by-hand")
+    world.http.delete("/v1/experiments/reused").raise_for_status()
+    second = begin(world, body("reused", budget={"runs": 1}))
+    second.turn()
+
+    def tagged(tag: str) -> set[str]:
+        runs = world.http.get("/v1/runs", params={"filter": f'tags = "{tag}"'}).json()["runs"]
+        assert all(tag in run["tags"] for run in runs)
+        return {run["id"] for run in runs}
+
+    by_hand = world.http.get("/v1/runs/by-hand").json()["id"]
+    assert tagged("experiment:reused") == {*runs_of(second.trials()), by_hand}
+    assert len(tagged(f"experiment:{former}")) == 1, "they are still found together"
 
 
 @pytest.mark.long

@@ -166,6 +166,19 @@ def test_a_quota_takes_what_was_granted_and_a_little_in_advance() -> None:
         quota.deliver(good(16))
 
 
+def test_rounds_that_are_not_cut_may_each_have_a_little_more_than_was_granted() -> None:
+    quota = QuotaCheck()
+    for number in range(100):
+        quota.grant(number, 2_000, 2_000, is_cut=False)
+        for _ in range(2 * 2_000 // 16):
+            quota.deliver(good(16, round=number))
+
+    for _ in range((7 * 2_000) // 16):
+        quota.deliver(good(16, round=99))
+    with pytest.raises(Violation, match="were granted"):
+        quota.deliver(good(16, round=99))
+
+
 @pytest.mark.parametrize("number", [-1, 5_000])
 def test_a_round_that_was_not_granted_is_refused(number: int) -> None:
     quota = QuotaCheck()

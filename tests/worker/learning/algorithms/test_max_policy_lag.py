@@ -156,6 +156,24 @@ def test_a_limit_of_0_is_refused_with_threaded_collection_and_says_why(
     kind.model_validate({**document, "threaded": False, "hyperparameters": {"max_policy_lag": 0}})
 
 
+@pytest.mark.parametrize("kind", [PPOConfig, POCAConfig])
+def test_waiting_for_late_steps_needs_a_limit_that_games_of_turns_can_keep(
+    kind: type[PPOConfig] | type[POCAConfig],
+) -> None:
+    document = {"trainer_type": kind.model_fields["trainer_type"].default}
+
+    for limit in ({}, {"max_policy_lag": None}, {"max_policy_lag": 0}):
+        with pytest.raises(ValidationError, match="late_steps: wait needs a max_policy_lag of 1 or more"):
+            kind.model_validate({**document, "hyperparameters": {**limit, "late_steps": "wait"}})
+    waits = {"max_policy_lag": 1, "late_steps": "wait"}
+    with pytest.raises(ValidationError, match="takes one more; set max_policy_lag to 2 or more"):
+        kind.model_validate({**document, "threaded": True, "hyperparameters": waits})
+    assert kind.model_validate({**document, "hyperparameters": waits}).rounds_ahead == 1
+    threaded = kind.model_validate({**document, "threaded": True, "hyperparameters": {**waits, "max_policy_lag": 3}})
+    assert threaded.rounds_ahead == 2
+    assert kind.model_validate({**document, "hyperparameters": {"max_policy_lag": 1}}).rounds_ahead is None
+
+
 def test_trainers_that_replay_old_steps_have_no_such_limit() -> None:
     with pytest.raises(ValidationError, match="max_policy_lag"):
         SACConfig.model_validate({"trainer_type": "sac", "hyperparameters": {"max_policy_lag": 4}})
