@@ -86,7 +86,8 @@ class TrialRun(Base):
     experiment_id: Mapped[str] = mapped_column(String(40), primary_key=True)
     trial: Mapped[int] = mapped_column(Integer, primary_key=True)
     seed: Mapped[int] = mapped_column(Integer, primary_key=True)
-    """Counts 0, 1, 2, ... in the trial; the run's own seed is the experiment's plus this."""
+    """Counts 0, 1, 2, ... in the trial; the run's own seed is the experiment's plus this. Below 0: a run of a former try
+    of the trial, which counts for the budget alone."""
     run_id: Mapped[str] = mapped_column(String(40), index=True)
     """Without a foreign key: the result outlives the run."""
     assessment_id: Mapped[str | None] = mapped_column(String(40))

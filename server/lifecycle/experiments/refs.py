@@ -46,6 +46,13 @@ class ExperimentEnded(Conflict, code="experiment_ended"):
     sentence = "Experiment {experiment_id} is {state}: there is nothing to pause."
 
 
+class NothingToRetry(Conflict, code="nothing_to_retry"):
+    """No trial was chosen that can be tried again."""
+
+    why: str
+    sentence = "{why}. Only trials that are STOPPED or FAILED are tried again, and none of a population."
+
+
 class SamplerFailed(Invalid, code="sampler_failed"):
     """The sampler, or the rule of early stopping, raised an error."""
 

@@ -105,10 +105,10 @@ class ExperimentRepository(Repository):
         same = Experiment.id == experiment_id, text(ACTIVE_SQL), Experiment.detail != detail
         self._session.execute(update(Experiment).where(*same).values(detail=detail))
 
-    def trials(self, experiment_id: str) -> Sequence[Trial]:
-        """Return all trials, by number."""
+    def trials(self, experiment_id: str, *states: TrialState) -> Sequence[Trial]:
+        """Return the trials in some states, or all, by number."""
         query = select(Trial).where(Trial.experiment_id == experiment_id).order_by(Trial.number)
-        return self._session.scalars(query).all()
+        return self._session.scalars(query.where(Trial.state.in_(states)) if states else query).all()
 
     def newest_ended(self, experiment: Experiment, limit: int) -> Sequence[Trial]:
         """Return the trials that ended last since the experiment began, or was resumed, the newest first."""
@@ -130,11 +130,11 @@ class ExperimentRepository(Repository):
         return select_page(self._session, statement, query, self.TRIAL_COLUMNS, Trial.number)
 
     def runs_of(self, experiment_id: str, numbers: Sequence[int]) -> Mapping[int, Sequence[TrialRun]]:
-        """Return the runs of trials, by trial, in the order of their seeds."""
+        """Return the runs of trials as they are tried now, by trial, in the order of their seeds."""
         runs: dict[int, list[TrialRun]] = {number: [] for number in numbers}
         for part in parts(numbers):
             query = select(TrialRun).where(TrialRun.experiment_id == experiment_id, TrialRun.trial.in_(part))
-            for run in self._session.scalars(query.order_by(TrialRun.trial, TrialRun.seed)):
+            for run in self._session.scalars(query.where(TrialRun.seed >= 0).order_by(TrialRun.trial, TrialRun.seed)):
                 runs[run.trial].append(run)
         return runs
 
@@ -142,6 +142,12 @@ class ExperimentRepository(Repository):
         """Return the runs that still have to end, or to be evaluated, by trial and seed."""
         query = select(TrialRun).where(TrialRun.experiment_id == experiment_id, TrialRun.is_open)
         return self._session.scalars(query.order_by(TrialRun.trial, TrialRun.seed)).all()
+
+    def set_aside(self, trial_run: TrialRun) -> None:
+        """Make room for another run of a seed: the present one counts for the budget alone."""
+        same = TrialRun.experiment_id == trial_run.experiment_id, TrialRun.trial == trial_run.trial
+        trial_run.seed = min(0, self._session.scalars(select(func.min(TrialRun.seed)).where(*same)).one()) - 1
+        self._session.flush()
 
     def present(self, run_ids: Sequence[str]) -> Mapping[str, Run]:
         """Return those of these runs that there are, without their configurations."""
@@ -156,7 +162,7 @@ class ExperimentRepository(Repository):
         return {state: counts[state] for state in TrialState if state in counts}
 
     def used(self, experiment: Experiment) -> Used:
-        """Return how much of its budget an experiment has used: of runs that train, as of now."""
+        """Return how much of its budget an experiment has used: of runs that are open, as of now."""
         trained = func.coalesce(_seconds(TrialRun.run_id), TrialRun.seconds)
         evaluated = func.coalesce(_seconds(TrialRun.assessment_id), 0.0)
         columns = (
@@ -164,7 +170,7 @@ class ExperimentRepository(Repository):
             func.sum(func.coalesce(Run.step, TrialRun.steps)),
             func.sum(TrialRun.gpus * case((Run.id.is_(None), TrialRun.seconds), else_=trained + evaluated)),
         )
-        query = select(*columns).outerjoin(Run, Run.id == TrialRun.run_id)
+        query = select(*columns).outerjoin(Run, (Run.id == TrialRun.run_id) & TrialRun.is_open)
         runs, steps, gpu_seconds = self._session.execute(query.where(TrialRun.experiment_id == experiment.id)).one()
         since = experiment.active_since
         return Used(

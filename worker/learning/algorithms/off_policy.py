@@ -25,7 +25,7 @@ Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ludus.config.trainer import OffPolicyConfig
 from ludus.protocol.spec import BehaviorSpec
@@ -277,6 +277,12 @@ class ReplayedExperience:
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from a replay buffer."""
 
+    generator: torch.Generator
+    """Draws initial weights, batches and noise."""
+    model: Any
+    """The networks, whose `parameters()` are those that `reset` draws anew."""
+    _build: Callable[[], Any]
+    """Return new networks as `model` was at first, with other initial values."""
     term_names: tuple[str, ...]
     """Names of the terms that a gradient step records, with `Policy/<Signal> Value` of each signal."""
     mode: type[AbstractContextManager[None]] = torch.no_grad
@@ -290,9 +296,11 @@ class OffPolicyAlgorithm(Algorithm):
         experience: ReplayedExperience,
         cloning: BehavioralCloning | None,
         stored: Mapping[str, Stored],
-        changed: Sequence[Changed | None],
+        changed: Iterable[Changed | None],
     ) -> None:
-        """`stored` and `changed` are the algorithm's own parts of `TrainingState`."""
+        """`stored`: the content of checkpoints beside the generator, signals and cloning, by key. `changed`: what an
+        update changes beside the optimizers with their parameters and the counters that are stored.
+        """
         self.config, self.device, self.version = config, device, 0
         self.signals, self.experience, self.cloning = signals, experience, cloning
         self._values_before = [1.0] * len(signals)
@@ -302,18 +310,19 @@ class OffPolicyAlgorithm(Algorithm):
             self._optimizers.append(cloning.optimizer)
         self._losses_before: dict[str, float] = {}
         """The mean size of measurements of cloning and signals, by metric name, in the last good update with them."""
+        restored = [part for part in stored.values() if not isinstance(part, nn.Module | nn.Parameter)]
         self._state = TrainingState(
-            {**stored, "signals": signals, "cloning": cloning},
-            changed=[*changed, *signals.changed, None if cloning is None else cloning.optimizer],
+            {"generator": self.generator, **stored, "signals": signals, "cloning": cloning},
+            changed=[*restored, *changed, *signals.changed, None if cloning is None else cloning.optimizer],
         )
 
     @abstractmethod
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step; return the terms of `term_names`."""
 
-    @abstractmethod
     def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each parameter, those of targets included, with an initial value that is drawn for it anew."""
+        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     @torch.no_grad()
     def reset(self) -> None:

@@ -52,7 +52,6 @@ exchange, are in `off_policy`. Dimensions as in `worker.learning.functional`; `R
 Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
 """
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -76,6 +75,8 @@ from worker.learning.rewards.signals import SignalSet
 
 class SAC(OffPolicyAlgorithm):
     """Actor, critics, coefficients, optimizer and replay buffer of one behavior."""
+
+    model: SoftActorCritic
 
     def __init__(
         self,
@@ -109,18 +110,13 @@ class SAC(OffPolicyAlgorithm):
             experience,
             cloning_of(config, model.actor, expert, experience.length, seed),
             stored={
-                "generator": self.generator,
                 "actor": model.actor,
                 "critics": model.critics,
                 "log_coefficients": model.log_coefficients,
                 "optimizer": self.optimizer,
             },
-            changed=[self.optimizer, *model.critics.target.parameters()],
+            changed=model.critics.target.parameters(),
         )
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
-        yield from zip(self.model.all_parameters(), self._build().all_parameters(), strict=True)
 
     def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
         """Return metrics of the terms' means over an update."""

@@ -138,6 +138,24 @@ def make_crossq(
     return CrossQ(config, spec, CPU, seed, _signals(config, spec, seed))
 
 
+def alike_batch(rows: int, **changes: object) -> Batch:
+    """Rows that saw 0, then 1, and did 0.5; all were rewarded with 1, and gamma is 0.5."""
+    batch = Batch(
+        encoded=[torch.zeros(rows, 1)],
+        following=[torch.ones(rows, 1)],
+        continuous=torch.full((rows, 1), 0.5),
+        choices=torch.zeros(rows, 0, dtype=torch.int64),
+        masks=None,
+        memory=None,
+        length=1,
+        rewards=torch.ones(rows, 1),
+        discounts=torch.full((rows, 1), 0.5),
+        terminated=torch.zeros(rows, dtype=torch.bool),
+        weight=torch.full((rows, 1), 1.0 / rows),
+    )
+    return batch._replace(**changes)
+
+
 def _signals(config: OffPolicyConfig, spec: BehaviorSpec, seed: int) -> SignalSet:
     generator = torch.Generator().manual_seed(seed + 1000)
     return build_signals(config.reward_signals, spec, CPU, generator, Demonstrations({}))

@@ -45,7 +45,7 @@ What it does not do: continuous actions, memory, behavioral cloning (a configura
 steps of each sequence, `M` choices of all branches.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -96,6 +96,8 @@ class Batch(NamedTuple):
 class DQN(OffPolicyAlgorithm):
     """Network, optimizer and replay buffer of one behavior."""
 
+    model: QNetwork
+
     def __init__(
         self,
         config: DQNConfig,
@@ -136,17 +138,12 @@ class DQN(OffPolicyAlgorithm):
             ReplayedExperience(config, spec, device, network.actor, signals, self.generator),
             cloning=None,
             stored={
-                "generator": self.generator,
                 "model": network,
                 "optimizer": self.optimizer,
                 "gradient_steps": self._steps,
             },
-            changed=[self.optimizer, *network.target_parameters(), self._steps, self.priorities],
+            changed=[*network.target_parameters(), self.priorities],
         )
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
-        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     def store(self, rollout: Rollout) -> NDArray[np.int64]:
         """Add a round to the replay buffer; return the rows that hold it."""
