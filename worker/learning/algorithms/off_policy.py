@@ -22,6 +22,7 @@ check an update alike.
 Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
 """
 
+import copy
 import math
 from abc import abstractmethod
 from collections import deque
@@ -47,7 +48,7 @@ from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
 from worker.learning.algorithms.numeric_check import GROWTH, OF_ANOTHER_RANK, Diverged, first_infinite
 from worker.learning.algorithms.ppo_stats import ACTING_KL
-from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
+from worker.learning.algorithms.training_state import Changed, Stored, TrainingState, states_of
 from worker.learning.data_parallel import average, count_ranks, least
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds
@@ -116,6 +117,8 @@ class ReplayedExperience:
         """The newest first observations of episodes, if any signal goes on beyond their end."""
         self.ignores_end = bool(signals.ignores_termination.any())
         self._device, self._actor, self._generator = device, actor, generator
+        self.statistics = copy.deepcopy(actor.normalizer)
+        """Of all observations that were stored. The actor's are those of its version, which collectors have, too."""
         self._last_discounts = signals.gamma * signals.ignores_termination  # (S,) where the task ended
         starts = [start for start, _ in branch_bounds(spec.actions.discrete_branches)]
         self.first_choices = torch.tensor(starts, dtype=torch.int64, device=device)
@@ -168,9 +171,15 @@ class ReplayedExperience:
             rewards = self.signals.evaluate(transitions_of(rollout, self._device, self._actor.layout.kind))
             self._earned.append(self.episodes.add(rollout, segment_sums(rewards, rollout).cpu().numpy()))
         self._recent.append(set(zip(rollout.simulators.tolist(), rollout.agents.tolist(), strict=True)))
-        if self._actor.normalizer is not None:
-            self._actor.body.update_normalizer([part.to(self._device) for part in rollout.observations])
+        if self.statistics is not None:
+            observed = [part.to(self._device) for part in rollout.observations]
+            self._actor.body.update_normalizer(observed, self.statistics)
         return rows
+
+    def adopt_statistics(self) -> None:
+        """Let the actor normalise by the statistics of all observations from now on."""
+        if self.statistics is not None and self._actor.normalizer is not None:
+            self._actor.normalizer.load_state_dict(self.statistics.state_dict())
 
     def advance(self, step: int) -> None:
         """Go on to the policy's `step`. What came since the last one is shared by the ranks that are there now."""
@@ -248,6 +257,7 @@ class ReplayedExperience:
             "beginnings": list(self.beginnings),
             "episodes": self.episodes.state_dict(),
             "replay": self.replay.state_dict() if self.hyper.save_replay_buffer else None,
+            "statistics": self._statistics_to_come(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -260,6 +270,16 @@ class ReplayedExperience:
         self.episodes.load_state_dict(state["episodes"])
         if state["replay"] is not None and self.hyper.save_replay_buffer:
             self.replay.load_state_dict(state["replay"])
+        if self.statistics is not None and self._actor.normalizer is not None:
+            # Also where only networks come from another run's checkpoint, and in checkpoints of earlier releases.
+            self.statistics.load_state_dict(state.get("statistics") or self._actor.normalizer.state_dict())
+
+    def _statistics_to_come(self) -> State | None:
+        """Return copies of the statistics that the actor has not adopted yet; None if it has all of them."""
+        adopted = self._actor.normalizer
+        if self.statistics is None or adopted is None or torch.equal(self.statistics.count, adopted.count):
+            return None
+        return states_of({"all": self.statistics})["all"]
 
     def _draw(self) -> Replayed:
         """Draw the steps of one gradient step."""
@@ -313,7 +333,7 @@ class OffPolicyAlgorithm(Algorithm):
         restored = [part for part in stored.values() if not isinstance(part, nn.Module | nn.Parameter)]
         self._state = TrainingState(
             {"generator": self.generator, **stored, "signals": signals, "cloning": cloning},
-            changed=[*restored, *changed, *signals.changed, None if cloning is None else cloning.optimizer],
+            changed=[*restored, *changed, *signals.changed, self.actor.normalizer, cloning and cloning.optimizer],
         )
 
     @abstractmethod
@@ -359,7 +379,7 @@ class OffPolicyAlgorithm(Algorithm):
         kind, steps = hyper.learning_rate_schedule, self.config.max_steps
         rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step)
         with self.mode():
-            acting = self._acting(rollout)  # before the statistics of observations change
+            acting = self._acting(rollout)
             self.store(rollout)
             experience.advance(step)
             due, signals_due = experience.due()
@@ -367,6 +387,8 @@ class OffPolicyAlgorithm(Algorithm):
                 return None
             terms, imitation = [], []
             with self._state.undone_if_diverged():
+                if due:
+                    experience.adopt_statistics()
                 for updates in range(experience.updates, experience.updates + due):
                     if updates and hyper.reset_interval is not None and updates % hyper.reset_interval == 0:
                         self.reset()
@@ -396,14 +418,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _acting(self, rollout: Rollout) -> dict[str, float]:
         """Return `Policy/Acting KL`, if it is due: where collectors have the present weights and statistics."""
-        experience, hyper = self.experience, self.experience.hyper
         if self.version % ACTING_INTERVAL:
-            return {}
-        if self.actor.normalizer is not None and (
-            not experience.updates
-            or len(experience.replay) < min(hyper.batch_size, hyper.buffer_size)
-            or (experience.signals_learn and hyper.reward_signal_steps_per_update < hyper.steps_per_update)
-        ):  # rounds without a new version have changed the statistics
             return {}
         kl = acting_kl(self.actor, rollout, self.version, self.device)
         return {} if kl is None else {ACTING_KL: kl}

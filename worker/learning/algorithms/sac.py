@@ -22,8 +22,8 @@ Details, as in ML-Agents 1.1.0 (`sac/optimizer_torch.py`, `sac/trainer.py`, `off
     gradient steps than agent steps. Steps that came in before the buffer held a batch are made up for. The signals' own
     networks have their own rate and draw batches of their own. Behavioral cloning does one of its updates for each
     gradient step.
- 5. Observations are normalised by statistics that merge every round before it is learned from; the critics see what the
-    actor has encoded.
+ 5. Observations are normalised by statistics that merge every round before it is learned from, and change with the
+    policy's version alone; the critics see what the actor has encoded.
  6. Recurrent: batches of `batch_size // sequence_length` sequences, at least one; the actor begins with the memory that
     it had when it acted, the critics with none.
 

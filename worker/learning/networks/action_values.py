@@ -10,6 +10,7 @@ Dimensions: `N` networks, `R` rows, `S` signals, `K` outputs of a network for ea
 import copy
 import math
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -103,7 +104,10 @@ class TrackedActionValues(ActionValues):
         torch._foreach_lerp_(list(self.targets.parameters()), sources, tau)
 
 
-class SquashedActorCritic:
+Critics = TypeVar("Critics", bound=ActionValues)
+
+
+class SquashedActorCritic(Generic[Critics]):
     """A policy of squashed continuous actions, its critics, and its entropy coefficient."""
 
     def __init__(
@@ -112,7 +116,7 @@ class SquashedActorCritic:
         spec: BehaviorSpec,
         device: torch.device,
         generator: torch.Generator,
-        build_critics: Callable[[], ActionValues],
+        build_critics: Callable[[], Critics],
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
         hyper = config.hyperparameters

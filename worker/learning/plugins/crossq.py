@@ -80,7 +80,7 @@ class BatchRenormCritic(CriticNetwork):
 class CrossQ(OffPolicyAlgorithm):
     """Actor, critics, coefficient, optimizers and replay buffer of one behavior."""
 
-    model: SquashedActorCritic
+    model: SquashedActorCritic[ActionValues]
 
     def __init__(
         self,

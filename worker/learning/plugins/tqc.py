@@ -64,7 +64,7 @@ class Loss(NamedTuple):
 class TQC(OffPolicyAlgorithm):
     """Actor, critics, coefficient, optimizer and replay buffer of one behavior."""
 
-    model: SquashedActorCritic
+    model: SquashedActorCritic[TrackedActionValues]
 
     def __init__(
         self,
