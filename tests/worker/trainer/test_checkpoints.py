@@ -51,7 +51,7 @@ def trainers(shown: str) -> dict[str, dict[str, Any]]:
         "ppo-gail": {**ppo, "reward_signals": {**EXTRINSIC, **gail}, "behavioral_cloning": {"demo_path": shown}},
         "ppo-curiosity-rnd": {**ppo, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL, "rnd": SIGNAL}},
         "sac": {**sac, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL}},
-        "sac-filling": {**sac, "hyperparameters": {**SAC, "buffer_init_steps": 600}},
+        "sac-filling": {**sac, "hyperparameters": {**SAC, "buffer_init_steps": 1500}},
         "sac-signals": {
             **sac,
             "hyperparameters": {**SAC, "steps_per_update": 48, "reward_signal_steps_per_update": 4},

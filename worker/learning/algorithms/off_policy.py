@@ -48,7 +48,7 @@ from worker.learning.algorithms.algorithm import Algorithm
 from worker.learning.algorithms.bc import LOSS, BehavioralCloning
 from worker.learning.algorithms.numeric_check import GROWTH, OF_ANOTHER_RANK, Diverged, first_infinite
 from worker.learning.algorithms.ppo_stats import ACTING_KL
-from worker.learning.algorithms.training_state import Changed, Stored, TrainingState, states_of
+from worker.learning.algorithms.training_state import Changed, Stored, TrainingState
 from worker.learning.data_parallel import average, count_ranks, least
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.distributions import branch_bounds
@@ -279,7 +279,7 @@ class ReplayedExperience:
         adopted = self._actor.normalizer
         if self.statistics is None or adopted is None or torch.equal(self.statistics.count, adopted.count):
             return None
-        return states_of({"all": self.statistics})["all"]
+        return {name: part.clone() for name, part in self.statistics.state_dict().items()}
 
     def _draw(self) -> Replayed:
         """Draw the steps of one gradient step."""
