@@ -90,6 +90,13 @@ def make_dqn(spec: BehaviorSpec | None = None, config: DQNConfig | None = None, 
     return DQN(config, spec, CPU, seed, _signals(config, spec, seed))
 
 
+def make_recurrent_dqn(spec: BehaviorSpec, *, network: dict[str, Any] | None = None, **options: Any) -> DQN:
+    """As `make_dqn`, with a memory and all extensions."""
+    memory = {"memory": {"sequence_length": 4, "memory_size": 6}}
+    extensions = {"dueling": True, "n_step": 2, "prioritized": True, "burn_in": 1}
+    return make_dqn(spec, network={**(network or {}), **memory}, **extensions, **options)
+
+
 def make_td3(
     spec: BehaviorSpec | None = None,
     *,
