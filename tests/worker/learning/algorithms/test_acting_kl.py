@@ -143,10 +143,7 @@ def test_what_explores_and_what_learns_are_one_policy_for_every_kind_of_network(
     assert all(kl is not None and 0 <= kl < ROUNDING for kl in measured)
 
 
-SHOWN = ["squashed hybrid", "memory, squashed", "memory, epsilon greedy", "simba, epsilon greedy", "noisy"]
-
-
-@pytest.mark.parametrize("kind", SHOWN)
+@pytest.mark.parametrize(
     "kind", ["squashed hybrid", "memory, squashed", "memory, epsilon greedy", "simba, epsilon greedy", "noisy"]
 )
 def test_an_explorer_with_other_weights_than_the_learners_is_seen(kind: str) -> None:
