@@ -196,8 +196,9 @@ class DQN(OffPolicyAlgorithm):
         if int(self._steps) % hyper.target_update_interval == 0:
             self.model.track(hyper.tau)
         if self.priorities is not None:
-            sequences = None if batch.learned is None else batch.learned // self.experience.length
-            drawn_by = errors if sequences is None else sequence_errors(errors, sequences, len(batch.rows))
+            drawn_by = errors
+            if batch.learned is not None:
+                drawn_by = sequence_errors(errors, batch.learned // self.experience.length, len(batch.rows))
             self.priorities.update(batch.rows.numpy(), drawn_by.cpu().numpy())
         return torch.cat([torch.stack((loss.detach(), norm, errors.mean())), values])
 
@@ -207,7 +208,7 @@ class DQN(OffPolicyAlgorithm):
         if batch.learned is not None:
             q = q[batch.learned]  # (R, S, M)
         choices = batch.choices.unsqueeze(1).expand(-1, q.shape[1], -1)
-        chosen = q.gather(2, choices)  # (Q, S, D)
+        chosen = q.gather(2, choices)  # (R, S, D)
         y = batch.returns.unsqueeze(2) + batch.discounts.unsqueeze(2) * self.following_values(batch)
         losses = F.smooth_l1_loss(chosen, y, reduction="none").mean((1, 2))
         errors = (chosen.detach() - y).abs().mean((1, 2))
@@ -306,7 +307,7 @@ class DQN(OffPolicyAlgorithm):
         if self.priorities is not None and len(self.experience.replay):
             self.priorities.load_state_dict(state["priorities"], len(self.experience.replay))
 
-    def _best(self, q: Float[Tensor, "N S M"], scores: Float[Tensor, "N M"]) -> Float[Tensor, "N S D"]:
+    def _best(self, q: Float[Tensor, "R S M"], scores: Float[Tensor, "R M"]) -> Float[Tensor, "R S D"]:
         """Return Q of the choice of each branch that has the best score."""
         best = [scores[:, start:stop].argmax(1, keepdim=True) + start for start, stop in self._bounds]
         return q.gather(2, torch.cat(best, 1).unsqueeze(1).expand(-1, q.shape[1], -1))
@@ -341,9 +342,9 @@ def sequence_errors(errors: Float[Tensor, " R"], sequences: Int[Tensor, " R"], c
 
 
 def n_step_returns(
-    rewards: Float[Tensor, "Q L S"], gamma: Float[Tensor, " S"], real: Bool[Tensor, "Q L"]
-) -> tuple[Float[Tensor, "Q S"], Float[Tensor, "Q S"]]:
-    """Return the discounted sums of the rewards of real steps, and gamma to the power of their number."""
+    rewards: Float[Tensor, "W N S"], gamma: Float[Tensor, " S"], real: Bool[Tensor, "W N"]
+) -> tuple[Float[Tensor, "W S"], Float[Tensor, "W S"]]:
+    """Return the discounted sums of the rewards of real steps, and gamma to the power of their number, of `W` windows."""
     steps = torch.arange(rewards.shape[1], device=rewards.device).unsqueeze(1)
-    factors = gamma**steps * real.unsqueeze(2)  # (Q, L, S)
+    factors = gamma**steps * real.unsqueeze(2)  # (W, N, S)
     return torch.sum(rewards * factors, 1), gamma ** real.sum(1, keepdim=True)
