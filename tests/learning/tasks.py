@@ -274,17 +274,37 @@ def _spread(trainer: str, baseline: str = "") -> Task:
     )
 
 
-def _without_speeds(name: str, bar: float, *, remembers: bool, environments: int, **numbers: Any) -> Task:
-    memory = {"memory": {"memory_size": 128, "sequence_length": 32}} if remembers else {}
+def _without_speeds(name: str, bar: float, behavior: dict[str, Any], *, environments: int = 8) -> Task:
     stem, _, version = name.partition("-")
+    remembers = "memory" in behavior["network_settings"]
     return Task(
-        name=f"{stem.lower()}novel-ppo{'-lstm' if remembers else ''}",
+        name=f"{stem.lower()}novel-{behavior['trainer_type']}{'-lstm' if remembers else ''}",
         env_id=f"{OURS}:{stem}NoVel-{version}",
-        behavior=_ppo(**numbers, **memory),
+        behavior=behavior,
         bar=bar,
         at_most=None if remembers else bar,
         environments=environments,
     )
+
+
+def _pole_by_dqn(memory: dict[str, Any]) -> dict[str, Any]:
+    behavior = _dqn(
+        steps=60_000,
+        rate=2e-3,
+        batch=512,
+        init_steps=1000,
+        explore=8000,
+        network={"hidden_units": 64, "num_layers": 1, "normalize": True, **memory},
+        learning_rate_schedule="linear",
+        steps_per_update=4,
+        exploration_final_eps=0.01,
+        tau=1.0,
+        target_update_interval=100,
+        dueling=True,
+        n_step=5,
+    )
+    # An LSTM's outputs are below 1: values of 100 would need large weights behind them.
+    return behavior | {"reward_signals": {"extrinsic": {"gamma": 0.99, "strength": 0.1}}}
 
 
 def _explorer(signal: str, *, strength: float, rate: float) -> dict[str, Any]:
@@ -292,6 +312,7 @@ def _explorer(signal: str, *, strength: float, rate: float) -> dict[str, Any]:
     return {signal: {"gamma": 0.99, "strength": strength, "learning_rate": rate, "network_settings": network}}
 
 
+_LSTM: dict[str, Any] = {"memory": {"memory_size": 128, "sequence_length": 32}}
 _LANDER = {
     "steps": 1_000_000,
     "buffer": 8192,
@@ -661,8 +682,10 @@ TASKS: tuple[Task, ...] = (
     ),
     _spread("ppo"),
     _spread("poca", baseline="simplespread-ppo"),
-    _without_speeds("CartPole-v1", 400.0, remembers=True, environments=8, **_POLE),
-    _without_speeds("CartPole-v1", 250.0, remembers=False, environments=8, **_POLE),
-    _without_speeds("Pendulum-v1", -400.0, remembers=True, environments=4, **_SWING),
-    _without_speeds("Pendulum-v1", -600.0, remembers=False, environments=4, **_SWING),
+    _without_speeds("CartPole-v1", 400.0, _ppo(**_POLE, **_LSTM)),
+    _without_speeds("CartPole-v1", 250.0, _ppo(**_POLE)),
+    _without_speeds("CartPole-v1", 300.0, _pole_by_dqn({"memory": {"memory_size": 64, "sequence_length": 8}})),
+    _without_speeds("CartPole-v1", 250.0, _pole_by_dqn({})),
+    _without_speeds("Pendulum-v1", -400.0, _ppo(**_SWING, **_LSTM), environments=4),
+    _without_speeds("Pendulum-v1", -600.0, _ppo(**_SWING), environments=4),
 )

@@ -2,11 +2,12 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ludus.config.hyperparameters import MAX_STEPS, TargetHyperparameters
 from ludus.config.imitation import BehavioralCloningConfig
-from ludus.config.trainer import MemorylessConfig, OffPolicyConfig, amendable
+from ludus.config.network import NetworkSettings
+from ludus.config.trainer import OffPolicyConfig, amendable
 from ludus.config.values import Flag, Own, Real, Schedule, Whole, config_error
 
 
@@ -46,9 +47,13 @@ class DQNHyperparameters(TargetHyperparameters):
     """With `prioritized`: how far the loss makes up for it at first; rises to 1, fully, at `max_steps`. Typical: 0.4 to
     0.6.
     """
+    burn_in: Own[Whole] = Field(default=0, ge=0, le=100_000)
+    """With `network_settings.memory`: steps at the beginning of each sequence that only bring its memory up to date
+    (Kapturowski et al. 2019); below `sequence_length`. Typical: 0 to half of `sequence_length`.
+    """
 
 
-class DQNConfig(MemorylessConfig, OffPolicyConfig):
+class DQNConfig(OffPolicyConfig):
     """One behavior with discrete actions, trained by DQN (Ludus' own: ML-Agents has it as an example of a plug-in)."""
 
     head: ClassVar[str] = "epsilon_greedy"
@@ -59,6 +64,23 @@ class DQNConfig(MemorylessConfig, OffPolicyConfig):
     )
     trainer_type: Own[Literal["dqn"]] = "dqn"
     hyperparameters: DQNHyperparameters = DQNHyperparameters()
+
+    @field_validator("network_settings")
+    @classmethod
+    def _burn_in_fits(cls, network_settings: NetworkSettings, info: ValidationInfo) -> NetworkSettings:
+        hyperparameters, memory = info.data.get("hyperparameters"), network_settings.memory
+        burn_in = 0 if hyperparameters is None else hyperparameters.burn_in
+        if burn_in == 0 or (memory is not None and burn_in < memory.sequence_length):
+            return network_settings
+        message = "is for the sequences of a memory, and there is none; remove it, or add network_settings.memory: {}"
+        if memory is not None:
+            message = (
+                f"leaves nothing of network_settings.memory.sequence_length ({memory.sequence_length}) to learn from; "
+                f"lower it to at most {memory.sequence_length - 1}, or raise sequence_length"
+            )
+        raise config_error(
+            "contradiction", f"hyperparameters.burn_in ({burn_in}) {message}", at="hyperparameters.burn_in"
+        )
 
     @field_validator("behavioral_cloning")
     @classmethod

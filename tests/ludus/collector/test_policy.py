@@ -239,7 +239,8 @@ def test_the_noise_that_is_given_drives_the_columns_and_takes_nothing_from_the_g
 def test_actors_that_see_vectors_alone_act_in_numpy_and_all_others_with_onnx_runtime(name: str) -> None:
     _, policy = make_pair(KINDS[name])
 
-    in_numpy = name in {*PLAIN, *NORMED, "memory", "memory, squashed", "layer norm and memory", "simba and memory"}
+    remembering = {"memory", "memory, squashed", "memory, epsilon greedy", "layer norm and memory", "simba and memory"}
+    in_numpy = name in {*PLAIN, *NORMED, *remembering}
     assert type(policy).__name__ == ("ActingPolicy" if in_numpy else "NetworkPolicy")
     assert policy.memory_size == (12 if "memory" in KINDS[name].settings else 0)
     assert set(OTHERS) | set(PLAIN) == set(KINDS)

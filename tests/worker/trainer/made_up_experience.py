@@ -10,6 +10,7 @@ import torch
 from ludus.collector.segments import SegmentEnd
 from ludus.config.behavior import POCAConfig
 from ludus.config.trainer import ReinforcementConfig
+from ludus.protocol.batches import Array
 from ludus.protocol.spec import BehaviorSpec
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
@@ -24,15 +25,23 @@ FEWEST_STEPS, MOST_STEPS = 8, 128
 
 
 def make_round(
-    config: ReinforcementConfig, spec: BehaviorSpec, algorithm: Algorithm, *, seed: int, number: int
+    config: ReinforcementConfig,
+    spec: BehaviorSpec,
+    algorithm: Algorithm,
+    *,
+    seed: int,
+    number: int,
+    weights: Array | None = None,
 ) -> Rollout:
-    """Return round `number`: two segments of each agent, one behind the other."""
+    """Return round `number`: two segments of each agent, one behind the other. `weights`: those that act, the
+    algorithm's by default.
+    """
     rng = np.random.default_rng([seed % 2**32, number])
     half = min(max(algorithm.round_steps() // (2 * AGENTS), FEWEST_STEPS // 2), MOST_STEPS // 2, config.time_horizon)
     actor = algorithm.actor
     settings = config.network_settings
     policy = POLICIES.policy(spec, settings, actor.layout.head, graph=acting_graph(actor))
-    policy.load(algorithm.flat_weights())
+    policy.load(algorithm.flat_weights() if weights is None else weights)
     steps, segments = 2 * half * AGENTS, 2 * AGENTS
     observations = [_observed(shape.shape, shape.dtype, steps, rng) for shape in spec.observations]
     masks = np.ones((steps, spec.actions.mask_size), np.uint8) if spec.actions.discrete_branches else None

@@ -52,6 +52,12 @@ def trainers(shown: str) -> dict[str, dict[str, Any]]:
         "ppo-gail": {**ppo, "reward_signals": {**EXTRINSIC, **gail}, "behavioral_cloning": {"demo_path": shown}},
         "ppo-curiosity-rnd": {**ppo, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL, "rnd": SIGNAL}},
         "sac": {**sac, "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL}},
+        "sac-filling": {**sac, "hyperparameters": {**SAC, "buffer_init_steps": 1500}},
+        "sac-signals": {
+            **sac,
+            "hyperparameters": {**SAC, "steps_per_update": 48, "reward_signal_steps_per_update": 4},
+            "reward_signals": {**EXTRINSIC, "curiosity": SIGNAL},
+        },
         "sac-pink-lstm": {**sac, "hyperparameters": {**SAC, "exploration_noise": "pink"}, "network_settings": MEMORY},
         "poca": {"trainer_type": "poca", "hyperparameters": PPO, "network_settings": NETWORK},
     }
@@ -76,7 +82,7 @@ def uncut(config: dict[str, Any], folder: Path, game: Wanderers) -> Listener:
         return run.attempt()
 
 
-SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "poca")
+SLOW = ("ppo-lstm", "ppo-gail", "ppo-curiosity-rnd", "sac-pink-lstm", "sac-signals", "poca")
 """Cases that wait for the nightly run."""
 
 

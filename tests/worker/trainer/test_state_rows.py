@@ -147,6 +147,16 @@ def test_what_the_next_update_is_judged_by_is_restored(worlds: dict[str, World],
     assert world.restored(altered)[row] == value
 
 
+@pytest.mark.long
+def test_statistics_that_wait_for_a_gradient_step_are_restored(worlds: dict[str, World]) -> None:
+    world = worlds["sac-filling"]
+    altered = {**world.saved["algorithm"], "statistics": None}
+
+    assert world.saved["algorithm"]["statistics"] is not None
+    assert differences(world.uncut, world.end(world.saved["algorithm"])) == []
+    assert differences(world.uncut, world.end(altered))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_every_entry_of_a_state_has_a_row(worlds: dict[str, World], name: str) -> None:
     entries = set()
@@ -158,6 +168,6 @@ def test_every_entry_of_a_state_has_a_row(worlds: dict[str, World], name: str) -
     assert without <= IDLE, "an entry that the trainer uses needs a row in ROWS, and in docs/resume.md"
 
 
-IDLE = {"signals/extrinsic", "memories", "cloning", "beginnings", "version", "episodes", "rate_factor"}
+IDLE = {"signals/extrinsic", "memories", "cloning", "beginnings", "version", "episodes", "rate_factor", "statistics"}
 """What may have nothing in it, or nothing that matters: the game's own rewards have no state, others
-need a memory, demonstrations, a second signal, or `desired_kl`."""
+need a memory, demonstrations, a second signal, `desired_kl`, or steps since the last gradient step."""

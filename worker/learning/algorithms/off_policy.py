@@ -22,10 +22,11 @@ check an update alike.
 Dimensions: `R` rows of a batch, others as in `worker.learning.functional`.
 """
 
+import copy
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ludus.config.trainer import OffPolicyConfig
 from ludus.protocol.spec import BehaviorSpec
@@ -116,6 +117,8 @@ class ReplayedExperience:
         """The newest first observations of episodes, if any signal goes on beyond their end."""
         self.ignores_end = bool(signals.ignores_termination.any())
         self._device, self._actor, self._generator = device, actor, generator
+        self.statistics = copy.deepcopy(actor.normalizer)
+        """Of all observations that were stored. The actor's are those of its version, which collectors have, too."""
         self._last_discounts = signals.gamma * signals.ignores_termination  # (S,) where the task ended
         starts = [start for start, _ in branch_bounds(spec.actions.discrete_branches)]
         self.first_choices = torch.tensor(starts, dtype=torch.int64, device=device)
@@ -169,9 +172,15 @@ class ReplayedExperience:
             earned = self.signals.observe(rollout, transitions).earned
             self._earned.append(self.episodes.add(rollout, segment_sums(earned, rollout).cpu().numpy()))
         self._recent.append(set(zip(rollout.simulators.tolist(), rollout.agents.tolist(), strict=True)))
-        if self._actor.normalizer is not None:
-            self._actor.body.update_normalizer([part.to(self._device) for part in rollout.observations])
+        if self.statistics is not None:
+            observed = [part.to(self._device) for part in rollout.observations]
+            self._actor.body.update_normalizer(observed, self.statistics)
         return rows
+
+    def adopt_statistics(self) -> None:
+        """Let the actor normalise by the statistics of all observations from now on."""
+        if self.statistics is not None and self._actor.normalizer is not None:
+            self._actor.normalizer.load_state_dict(self.statistics.state_dict())
 
     def advance(self, step: int) -> None:
         """Go on to the policy's `step`. What came since the last one is shared by the ranks that are there now."""
@@ -249,6 +258,7 @@ class ReplayedExperience:
             "beginnings": list(self.beginnings),
             "episodes": self.episodes.state_dict(),
             "replay": self.replay.state_dict() if self.hyper.save_replay_buffer else None,
+            "statistics": self._statistics_to_come(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -261,6 +271,16 @@ class ReplayedExperience:
         self.episodes.load_state_dict(state["episodes"])
         if state["replay"] is not None and self.hyper.save_replay_buffer:
             self.replay.load_state_dict(state["replay"])
+        if self.statistics is not None and self._actor.normalizer is not None:
+            # Also where only networks come from another run's checkpoint, and in checkpoints of earlier releases.
+            self.statistics.load_state_dict(state.get("statistics") or self._actor.normalizer.state_dict())
+
+    def _statistics_to_come(self) -> State | None:
+        """Return copies of the statistics that the actor has not adopted yet; None if it has all of them."""
+        adopted = self._actor.normalizer
+        if self.statistics is None or adopted is None or torch.equal(self.statistics.count, adopted.count):
+            return None
+        return {name: part.clone() for name, part in self.statistics.state_dict().items()}
 
     def _draw(self) -> Replayed:
         """Draw the steps of one gradient step."""
@@ -278,6 +298,12 @@ class ReplayedExperience:
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from a replay buffer."""
 
+    generator: torch.Generator
+    """Draws initial weights, batches and noise."""
+    model: Any
+    """The networks, whose `parameters()` are those that `reset` draws anew."""
+    _build: Callable[[], Any]
+    """Return new networks as `model` was at first, with other initial values."""
     term_names: tuple[str, ...]
     """Names of the terms that a gradient step records, with `Policy/<Signal> Value` of each signal."""
     mode: type[AbstractContextManager[None]] = torch.no_grad
@@ -291,9 +317,11 @@ class OffPolicyAlgorithm(Algorithm):
         experience: ReplayedExperience,
         cloning: BehavioralCloning | None,
         stored: Mapping[str, Stored],
-        changed: Sequence[Changed | None],
+        changed: Iterable[Changed | None],
     ) -> None:
-        """`stored` and `changed` are the algorithm's own parts of `TrainingState`."""
+        """`stored`: the content of checkpoints beside the generator, signals and cloning, by key. `changed`: what an
+        update changes beside the optimizers with their parameters and the counters that are stored.
+        """
         self.config, self.device, self.version = config, device, 0
         self.signals, self.experience, self.cloning = signals, experience, cloning
         self._values_before = [1.0] * len(signals)
@@ -303,18 +331,19 @@ class OffPolicyAlgorithm(Algorithm):
             self._optimizers.append(cloning.optimizer)
         self._losses_before: dict[str, float] = {}
         """The mean size of measurements of cloning and signals, by metric name, in the last good update with them."""
+        restored = [part for part in stored.values() if not isinstance(part, nn.Module | nn.Parameter)]
         self._state = TrainingState(
-            {**stored, "signals": signals, "cloning": cloning},
-            changed=[*changed, *signals.changed, None if cloning is None else cloning.optimizer],
+            {"generator": self.generator, **stored, "signals": signals, "cloning": cloning},
+            changed=[*restored, *changed, *signals.changed, self.actor.normalizer, cloning and cloning.optimizer],
         )
 
     @abstractmethod
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step; return the terms of `term_names`."""
 
-    @abstractmethod
     def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each parameter, those of targets included, with an initial value that is drawn for it anew."""
+        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -351,7 +380,7 @@ class OffPolicyAlgorithm(Algorithm):
         kind, steps = hyper.learning_rate_schedule, self.config.max_steps
         rate = Schedule(kind, hyper.learning_rate, LEARNING_RATE_FLOOR, steps).at(step)
         with self.mode():
-            acting = self._acting(rollout)  # before the statistics of observations change
+            acting = self._acting(rollout)
             self.store(rollout)
             experience.advance(step)
             due, signals_due = experience.due()
@@ -359,6 +388,8 @@ class OffPolicyAlgorithm(Algorithm):
                 return None
             terms, imitation = [], []
             with self._state.undone_if_diverged():
+                if due:
+                    experience.adopt_statistics()
                 for updates in range(experience.updates, experience.updates + due):
                     if updates and hyper.reset_interval is not None and updates % hyper.reset_interval == 0:
                         self.reset()
@@ -388,14 +419,7 @@ class OffPolicyAlgorithm(Algorithm):
 
     def _acting(self, rollout: Rollout) -> dict[str, float]:
         """Return `Policy/Acting KL`, if it is due: where collectors have the present weights and statistics."""
-        experience, hyper = self.experience, self.experience.hyper
         if self.version % ACTING_INTERVAL:
-            return {}
-        if self.actor.normalizer is not None and (
-            not experience.updates
-            or len(experience.replay) < min(hyper.batch_size, hyper.buffer_size)
-            or (experience.signals_learn and hyper.reward_signal_steps_per_update < hyper.steps_per_update)
-        ):  # rounds without a new version have changed the statistics
             return {}
         kl = acting_kl(self.actor, rollout, self.version, self.device)
         return {} if kl is None else {ACTING_KL: kl}

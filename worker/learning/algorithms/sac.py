@@ -22,8 +22,8 @@ Details, as in ML-Agents 1.1.0 (`sac/optimizer_torch.py`, `sac/trainer.py`, `off
     gradient steps than agent steps. Steps that came in before the buffer held a batch are made up for. The signals' own
     networks have their own rate and draw batches of their own. Behavioral cloning does one of its updates for each
     gradient step.
- 5. Observations are normalised by statistics that merge every round before it is learned from; the critics see what the
-    actor has encoded.
+ 5. Observations are normalised by statistics that merge every round before it is learned from, and change with the
+    policy's version alone; the critics see what the actor has encoded.
  6. Recurrent: batches of `batch_size // sequence_length` sequences, at least one; the actor begins with the memory that
     it had when it acted, the critics with none.
 
@@ -52,7 +52,6 @@ exchange, are in `off_policy`. Dimensions as in `worker.learning.functional`; `R
 Q network for each signal, `E` entropy coefficients: the branches', then the columns'.
 """
 
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -76,6 +75,8 @@ from worker.learning.rewards.signals import SignalSet
 
 class SAC(OffPolicyAlgorithm):
     """Actor, critics, coefficients, optimizer and replay buffer of one behavior."""
+
+    model: SoftActorCritic
 
     def __init__(
         self,
@@ -109,18 +110,13 @@ class SAC(OffPolicyAlgorithm):
             experience,
             cloning_of(config, model.actor, expert, experience.length, seed),
             stored={
-                "generator": self.generator,
                 "actor": model.actor,
                 "critics": model.critics,
                 "log_coefficients": model.log_coefficients,
                 "optimizer": self.optimizer,
             },
-            changed=[self.optimizer, *model.critics.target.parameters()],
+            changed=model.critics.target.parameters(),
         )
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
-        yield from zip(self.model.all_parameters(), self._build().all_parameters(), strict=True)
 
     def metrics_of(self, means: dict[str, float]) -> dict[str, float]:
         """Return metrics of the terms' means over an update."""

@@ -1,4 +1,5 @@
-"""Q networks of continuous actions, and, in `TrackedActionValues`, their slowly moving copies, the targets.
+"""Q networks of continuous actions; in `TrackedActionValues` with slowly moving copies, the targets; in
+`SquashedActorCritic` with a policy that maximises rewards and entropy, as SAC's does.
 
 Each is a `CriticNetwork` of SAC: observation and action, joined behind the encoders, with some outputs for each reward
 signal. Observations come as an actor has encoded them.
@@ -7,14 +8,21 @@ Dimensions: `N` networks, `R` rows, `S` signals, `K` outputs of a network for ea
 """
 
 import copy
+import math
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ludus.collector.spec_checks import UnsupportedSpec
+from ludus.config.hyperparameters import EntropyHyperparameters
 from ludus.config.network import NetworkSettings
+from ludus.config.trainer import OffPolicyConfig
 from ludus.protocol.spec import BehaviorSpec
+from worker.learning.functional.squashed import Squashed, draw_squashed
+from worker.learning.networks.actor import Actor
 from worker.learning.networks.encoder import Encoded
 from worker.learning.networks.soft_actor_critic import CriticNetwork, constant
 
@@ -94,3 +102,48 @@ class TrackedActionValues(ActionValues):
         """Move the targets the part `tau` of their way to the networks."""
         sources = [parameter.detach() for parameter in self.networks.parameters()]
         torch._foreach_lerp_(list(self.targets.parameters()), sources, tau)
+
+
+Critics = TypeVar("Critics", bound=ActionValues)
+
+
+class SquashedActorCritic(Generic[Critics]):
+    """A policy of squashed continuous actions, its critics, and its entropy coefficient."""
+
+    def __init__(
+        self,
+        config: OffPolicyConfig,
+        spec: BehaviorSpec,
+        device: torch.device,
+        generator: torch.Generator,
+        build_critics: Callable[[], Critics],
+    ) -> None:
+        """Raise `UnsupportedSpec` where there is no network for this behavior."""
+        hyper = config.hyperparameters
+        assert isinstance(hyper, EntropyHyperparameters), "the trainer's own"
+        self.actor = Actor(spec, config.network_settings, generator, head=config.head).to(device)
+        self.critics = build_critics().to(device)
+        self.columns = spec.actions.continuous_size
+        self.log_coefficient = nn.Parameter(torch.tensor(math.log(hyper.init_entcoef), device=device))
+        """The logarithm of alpha."""
+
+    def parameters(self) -> list[Tensor]:
+        """Return all parameters, those of targets and the running statistics of critics included."""
+        critics = self.critics
+        return [*self.actor.parameters(), *critics.parameters(), *critics.buffers(), self.log_coefficient]
+
+    def act(self, encoded: Encoded, noise: Callable[[int, int], Float[Tensor, "R C"] | None]) -> Squashed:
+        """Draw an action for each row; `noise` returns standard normal noise of so many columns and rows."""
+        head, _ = self.actor(encoded)
+        drawn = noise(self.columns, len(head))
+        assert drawn is not None, "there are columns"
+        return draw_squashed(head[:, : self.columns], head[:, self.columns :], drawn)
+
+    def bonus(self, squashed: Squashed) -> Float[Tensor, "R 1"]:
+        """Return what the entropy of actions is worth: minus alpha times their log-probability."""
+        return -(self.log_coefficient.detach().exp() * squashed.log_prob).unsqueeze(1)
+
+    def coefficient_loss(self, squashed: Squashed, weight: Float[Tensor, " R"]) -> Float[Tensor, ""]:
+        """Return what log alpha descends: it falls while the entropy is above its target, -C nats."""
+        entropy = -torch.sum(squashed.log_prob.detach() * weight)
+        return self.log_coefficient * (entropy + self.columns)

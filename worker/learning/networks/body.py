@@ -46,12 +46,13 @@ class ObservationInputs(nn.Module):
         return encoded + [observations[index] for index in indices]
 
     @torch.no_grad()
-    def update_normalizer(self, observations: list[Tensor]) -> None:
-        """Add raw observations to the running statistics, if there are any."""
-        if self.normalizer is not None:
+    def update_normalizer(self, observations: list[Tensor], statistics: Normalizer | None = None) -> None:
+        """Add raw observations to the running statistics, if there are any, or to other `statistics` instead."""
+        statistics = statistics or self.normalizer
+        if statistics is not None:
             vectors = self._joined(observations)
             assert vectors is not None
-            self.normalizer.merge(vectors)
+            statistics.merge(vectors)
 
     def _joined(self, observations: list[Tensor]) -> Float[Tensor, "R O"] | None:
         vectors = [observations[index] for index in self.layout.of_kind(ObservationKind.VECTOR)]

@@ -190,7 +190,7 @@ class SoftActorCritic:
             [("log_coefficients", self.log_coefficients)],
         ]
 
-    def all_parameters(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[nn.Parameter]:
         """Return all parameters, those of the target included."""
         return [*self.actor.parameters(), *self.critics.parameters(), self.log_coefficients]
 

@@ -33,14 +33,11 @@ What it does not do: discrete actions, memory (a configuration with it is refuse
 guards in `off_policy`. Dimensions as in `worker.learning.networks.action_values`.
 """
 
-import math
-from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ludus.config.network import NetworkSettings
 from ludus.config.plugins.crossq import CrossQConfig
@@ -51,11 +48,8 @@ from worker.learning.algorithms.off_policy import Batch, OffPolicyAlgorithm, Rep
 from worker.learning.algorithms.sac_stats import GAUSSIAN_ENTROPY
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.returns import beyond_termination
-from worker.learning.functional.squashed import Squashed, draw_squashed
-from worker.learning.networks.action_values import ActionValues
-from worker.learning.networks.actor import Actor
+from worker.learning.networks.action_values import ActionValues, SquashedActorCritic
 from worker.learning.networks.batch_renorm import BatchRenormBody
-from worker.learning.networks.encoder import Encoded
 from worker.learning.networks.soft_actor_critic import CriticNetwork
 from worker.learning.rewards.signals import SignalSet, title
 
@@ -86,6 +80,8 @@ class BatchRenormCritic(CriticNetwork):
 class CrossQ(OffPolicyAlgorithm):
     """Actor, critics, coefficient, optimizers and replay buffer of one behavior."""
 
+    model: SquashedActorCritic[ActionValues]
+
     def __init__(
         self,
         config: CrossQConfig,
@@ -96,16 +92,12 @@ class CrossQ(OffPolicyAlgorithm):
         expert: DemonstrationBuffer | None = None,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        hyper, network = config.hyperparameters, config.network_settings
-        self.generator = torch.Generator().manual_seed(seed)
-        self._build_actor = partial(Actor, spec, network, self.generator, head=config.head)
-        wide = network.model_copy(update={"hidden_units": hyper.critic_hidden_units})
-        self._build_critics = partial(
-            ActionValues, spec, wide, len(signals), self.generator, count=2, network=BatchRenormCritic
-        )
-        self.actor, self.critics = self._build_actor().to(device), self._build_critics().to(device).eval()
-        self.columns = spec.actions.continuous_size
-        self.log_coefficient = nn.Parameter(torch.tensor(math.log(hyper.init_entcoef), device=device))
+        generator, units = torch.Generator().manual_seed(seed), config.hyperparameters.critic_hidden_units
+        wide = config.network_settings.model_copy(update={"hidden_units": units})
+        critics = partial(ActionValues, spec, wide, len(signals), generator, count=2, network=BatchRenormCritic)
+        self.generator, self._build = generator, partial(SquashedActorCritic, config, spec, device, generator, critics)
+        self.model = model = self._build()
+        self.actor, self.critics, self.log_coefficient = model.actor, model.critics.eval(), model.log_coefficient
         coefficient = ("log_coefficient", self.log_coefficient)
         self.actor_optimizer = FlatAdam([*self.actor.named_parameters(), coefficient], beta1=BETA1)
         self.critic_optimizer = FlatAdam(self.critics.named_parameters(), beta1=BETA1)
@@ -133,7 +125,6 @@ class CrossQ(OffPolicyAlgorithm):
             experience,
             cloning_of(config, self.actor, expert, experience.length, seed),
             stored={
-                "generator": self.generator,
                 "actor": self.actor,
                 "critics": self.critics,
                 "log_coefficients": self.log_coefficient,
@@ -142,37 +133,18 @@ class CrossQ(OffPolicyAlgorithm):
                 "gradient_steps": self._steps,
                 "policy_terms": self._policy_terms,
             },
-            changed=[
-                self.actor_optimizer,
-                self.critic_optimizer,
-                *self.critics.buffers(),
-                self._steps,
-                self._policy_terms,
-            ],
+            changed=self.critics.buffers(),
         )
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it, running statistics of critics included; see
-        `OffPolicyAlgorithm`.
-        """
-        yield from zip(self.actor.parameters(), self._build_actor().parameters(), strict=True)
-        initial = self._build_critics()
-        yield from zip(
-            chain(self.critics.parameters(), self.critics.buffers()),
-            chain(initial.parameters(), initial.buffers()),
-            strict=True,
-        )
-        yield self.log_coefficient, torch.tensor(self.config.hyperparameters.init_entcoef).log()
 
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step; return the terms of `term_names`."""
         batch = self.experience.batch()
         with torch.no_grad():
-            following = self._act(batch.following)
+            following = self.model.act(batch.following, self.experience.noise)
         self.critic_optimizer.zero_gradient()
         with torch.enable_grad():
             q, following_q = self.joint_q(batch, following.action)
-            targets = self.targets(batch, following_q - self._bonus(following))
+            targets = self.targets(batch, following_q + self.model.bonus(following))
             value_loss = 0.5 * torch.sum((q - targets).square().mean((0, 2)) * batch.weight[:, 0])
             torch.autograd.backward([value_loss])
         critic_norm = self.critic_optimizer.step(learning_rate)
@@ -208,28 +180,17 @@ class CrossQ(OffPolicyAlgorithm):
         """Return what Q is compared with, where these soft values are expected after each step."""
         if self.experience.ignores_end:
             encoded = self.experience.encoded_beginnings()
-            first = self._act(encoded)
+            first = self.model.act(encoded, self.experience.noise)
             q = self.critics.q(self.critics.encodings(encoded), first.action).squeeze(3).amin(0)
-            beginnings = q - self._bonus(first)
+            beginnings = q + self.model.bonus(first)
             ignores = self.signals.ignores_termination
             following_values = beyond_termination(following_values, batch.terminated, beginnings, ignores)
         return batch.rewards + batch.discounts * following_values
 
     def policy_losses(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
         """Return the losses of policy and coefficient. They have no weight in common."""
-        squashed, weight = self._act(batch.encoded), batch.weight[:, 0]
+        model, weight = self.model, batch.weight[:, 0]
+        squashed = model.act(batch.encoded, self.experience.noise)
         q = self.critics.q_of_policy(self.critics.encodings(batch.encoded), squashed.action).squeeze(3)  # (2, R, S)
-        policy_loss = torch.sum((self._bonus(squashed)[:, 0] - q.amin(0).mean(1)) * weight)
-        entropy = -torch.sum(squashed.log_prob.detach() * weight)
-        return policy_loss, self.log_coefficient * (entropy + self.columns)
-
-    def _act(self, encoded: Encoded) -> Squashed:
-        """Draw an action of the policy for each row."""
-        head, _ = self.actor(encoded)
-        noise = self.experience.noise(self.columns, len(head))
-        assert noise is not None, "there are columns"
-        return draw_squashed(head[:, : self.columns], head[:, self.columns :], noise)
-
-    def _bonus(self, squashed: Squashed) -> Float[Tensor, "R 1"]:
-        """Return alpha times the log-probability of actions."""
-        return (self.log_coefficient.detach().exp() * squashed.log_prob).unsqueeze(1)
+        policy_loss = -torch.sum((q.amin(0).mean(1) + model.bonus(squashed)[:, 0]) * weight)
+        return policy_loss, model.coefficient_loss(squashed, weight)

@@ -34,7 +34,7 @@ Stats are in `TD3.term_names`, guards in `off_policy`. Dimensions as in `worker.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -103,6 +103,8 @@ class DeterministicActorCritic(nn.Module):
 class TD3(OffPolicyAlgorithm):
     """Networks, optimizers and replay buffer of one behavior."""
 
+    model: DeterministicActorCritic
+
     def __init__(
         self,
         config: TD3Config,
@@ -146,25 +148,14 @@ class TD3(OffPolicyAlgorithm):
             ReplayedExperience(config, spec, device, model.actor, signals, self.generator),
             cloning=None,
             stored={
-                "generator": self.generator,
                 "model": model,
                 "actor_optimizer": self.actor_optimizer,
                 "critic_optimizer": self.critic_optimizer,
                 "gradient_steps": self._steps,
                 "policy_terms": self._policy_terms,
             },
-            changed=[
-                self.actor_optimizer,
-                self.critic_optimizer,
-                *model.target_parameters(),
-                self._steps,
-                self._policy_terms,
-            ],
+            changed=model.target_parameters(),
         )
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
-        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     def update(self, rollout: Rollout, step: int) -> Mapping[str, float] | None:
         """Store a round and take the gradient steps that are due; see `OffPolicyAlgorithm.update`."""

@@ -28,15 +28,13 @@ guards in `off_policy`. Dimensions as in `worker.learning.networks.action_values
 target.
 """
 
-import math
-from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (its usual name)
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ludus.config.plugins.tqc import TQCConfig
 from ludus.protocol.spec import BehaviorSpec
@@ -46,9 +44,7 @@ from worker.learning.algorithms.off_policy import Batch, OffPolicyAlgorithm, Rep
 from worker.learning.algorithms.sac_stats import GAUSSIAN_ENTROPY
 from worker.learning.fast.adam import FlatAdam
 from worker.learning.functional.returns import beyond_termination
-from worker.learning.functional.squashed import Squashed, draw_squashed
-from worker.learning.networks.action_values import TrackedActionValues
-from worker.learning.networks.actor import Actor
+from worker.learning.networks.action_values import SquashedActorCritic, TrackedActionValues
 from worker.learning.networks.encoder import Encoded
 from worker.learning.rewards.signals import SignalSet, title
 
@@ -68,6 +64,8 @@ class Loss(NamedTuple):
 class TQC(OffPolicyAlgorithm):
     """Actor, critics, coefficient, optimizer and replay buffer of one behavior."""
 
+    model: SquashedActorCritic[TrackedActionValues]
+
     def __init__(
         self,
         config: TQCConfig,
@@ -78,21 +76,13 @@ class TQC(OffPolicyAlgorithm):
         expert: DemonstrationBuffer | None = None,
     ) -> None:
         """Raise `UnsupportedSpec` where there is no network for this behavior."""
-        hyper, network = config.hyperparameters, config.network_settings
-        self.generator = torch.Generator().manual_seed(seed)
-        self._build_actor = partial(Actor, spec, network, self.generator, head=config.head)
-        self._build_critics = partial(
-            TrackedActionValues,
-            spec,
-            network,
-            len(signals),
-            self.generator,
-            count=hyper.critics,
-            outputs=hyper.quantiles,
+        hyper, network, generator = config.hyperparameters, config.network_settings, torch.Generator().manual_seed(seed)
+        critics = partial(
+            TrackedActionValues, spec, network, len(signals), generator, count=hyper.critics, outputs=hyper.quantiles
         )
-        self.actor, self.critics = self._build_actor().to(device), self._build_critics().to(device)
-        self.columns = spec.actions.continuous_size
-        self.log_coefficient = nn.Parameter(torch.tensor(math.log(hyper.init_entcoef), device=device))
+        self.generator, self._build = generator, partial(SquashedActorCritic, config, spec, device, generator, critics)
+        self.model = model = self._build()
+        self.actor, self.critics, self.log_coefficient = model.actor, model.critics, model.log_coefficient
         self.fractions = (torch.arange(hyper.quantiles, device=device) + 0.5) / hyper.quantiles
         """(K,): those of the return that lie below each quantile."""
         groups = [
@@ -123,20 +113,13 @@ class TQC(OffPolicyAlgorithm):
             experience,
             cloning_of(config, self.actor, expert, experience.length, seed),
             stored={
-                "generator": self.generator,
                 "actor": self.actor,
                 "critics": self.critics,
                 "log_coefficients": self.log_coefficient,
                 "optimizer": self.optimizer,
             },
-            changed=[self.optimizer, *self.critics.targets.parameters()],
+            changed=self.critics.targets.parameters(),
         )
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
-        yield from zip(self.actor.parameters(), self._build_actor().parameters(), strict=True)
-        yield from zip(self.critics.parameters(), self._build_critics().parameters(), strict=True)
-        yield self.log_coefficient, torch.tensor(self.config.hyperparameters.init_entcoef).log()
 
     def gradient_step(self, learning_rate: float) -> Float[Tensor, " terms"]:
         """Draw a batch and take one gradient step of everything; return the terms of `term_names`."""
@@ -156,17 +139,16 @@ class TQC(OffPolicyAlgorithm):
 
     def loss(self, batch: Batch, targets: Float[Tensor, "R S J"]) -> Loss:
         """Return the losses of policy, critics and coefficient. They have no weight in common."""
-        critics, weight, alpha = self.critics, batch.weight[:, 0], self.log_coefficient.detach().exp()
+        model, critics, weight = self.model, self.critics, batch.weight[:, 0]
         encodings = critics.encodings(batch.encoded)
         quantiles = critics.q(encodings, batch.continuous)  # (N, R, S, K)
         value_loss = torch.sum(quantile_huber_loss(quantiles, targets, self.fractions) * weight)
-        squashed = self._act(batch.encoded)
+        squashed = model.act(batch.encoded, self.experience.noise)
         expected = critics.q_of_policy(encodings, squashed.action).mean((0, 2, 3))  # (R,)
-        entropy = -torch.sum(squashed.log_prob.detach() * weight)
         return Loss(
-            policy=torch.sum((alpha * squashed.log_prob - expected) * weight),
+            policy=-torch.sum((expected + model.bonus(squashed)[:, 0]) * weight),
             value=value_loss,
-            coefficient=self.log_coefficient * (entropy + self.columns),
+            coefficient=model.coefficient_loss(squashed, weight),
             entropy=squashed.log_sigma.detach().mean() + GAUSSIAN_ENTROPY,
             values=torch.sum(quantiles.detach().mean((0, 3)) * batch.weight, 0),
         )
@@ -190,19 +172,11 @@ class TQC(OffPolicyAlgorithm):
     def following_quantiles(self, encoded: Encoded) -> Float[Tensor, "R S J"]:
         """Return the quantiles that the targets expect of an action of the policy, with the bonus of its entropy."""
         hyper = self.config.hyperparameters
-        squashed = self._act(encoded)
+        squashed = self.model.act(encoded, self.experience.noise)
         quantiles = self.critics.target_q(encoded, squashed.action)  # (N, R, S, K)
         pooled = quantiles.permute(1, 2, 0, 3).flatten(2).sort(2).values
         kept = max(pooled.shape[2] - round(hyper.critics * hyper.dropped_quantiles), 1)
-        bonus = self.log_coefficient.exp() * squashed.log_prob
-        return pooled[..., :kept] - bonus.view(-1, 1, 1)
-
-    def _act(self, encoded: Encoded) -> Squashed:
-        """Draw an action of the policy for each row."""
-        head, _ = self.actor(encoded)
-        noise = self.experience.noise(self.columns, len(head))
-        assert noise is not None, "there are columns"
-        return draw_squashed(head[:, : self.columns], head[:, self.columns :], noise)
+        return pooled[..., :kept] + self.model.bonus(squashed).unsqueeze(2)
 
 
 def quantile_huber_loss(

@@ -23,13 +23,27 @@ def test_dqn_explores_less_and_less_and_has_its_extensions_by_choice() -> None:
 @pytest.mark.parametrize(
     ("section", "path", "named"),
     [
-        ({"network_settings": {"memory": {}}}, "network_settings.memory", "has no memory"),
-        ({"behavioral_cloning": DEMONSTRATED}, "behavioral_cloning", "learns values of choices"),
+        ({"behavioral_cloning": DEMONSTRATED}, "behavioral_cloning", "take trainer_type sac or ppo"),
+        ({"hyperparameters": {"burn_in": 4}}, "hyperparameters.burn_in", "add network_settings.memory: {}"),
+        (
+            {"hyperparameters": {"burn_in": 8}, "network_settings": {"memory": {"sequence_length": 8}}},
+            "hyperparameters.burn_in",
+            "lower it to at most 7",
+        ),
     ],
 )
-def test_what_dqn_does_not_have_is_refused_with_the_way_out(section: dict[str, Any], path: str, named: str) -> None:
+def test_what_does_not_go_together_is_refused_with_the_way_out(section: dict[str, Any], path: str, named: str) -> None:
     problem = problem_of(behavior(trainer_type="dqn", **section))
 
     assert (problem.path, problem.code) == (f"behaviors.A.{path}", "contradiction")
     assert named in problem.message
-    assert "sac" in problem.message
+
+
+def test_dqn_has_a_memory_by_choice() -> None:
+    memory = {"sequence_length": 8, "memory_size": 32}
+    config = config_of(
+        behavior(trainer_type="dqn", hyperparameters={"burn_in": 4}, network_settings={"memory": memory})
+    )
+
+    assert config.network_settings.memory is not None
+    assert (config.network_settings.memory.sequence_length, config.hyperparameters.burn_in) == (8, 4)

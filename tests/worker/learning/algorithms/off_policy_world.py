@@ -1,7 +1,7 @@
 """Makers for tests of off-policy algorithms: learners, rounds of experience, SAC's objective as the paper has it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from worker.learning.plugins.tqc import TQC
 from worker.learning.rewards.signals import SignalSet
 
 CPU = torch.device("cpu")
+T = TypeVar("T")
 SPACES = [(2, ()), (0, (3,)), (0, (3, 2)), (2, (3, 2))]
 """Columns and branches."""
 
@@ -90,52 +91,61 @@ def make_dqn(spec: BehaviorSpec | None = None, config: DQNConfig | None = None, 
     return DQN(config, spec, CPU, seed, _signals(config, spec, seed))
 
 
-def make_td3(
-    spec: BehaviorSpec | None = None,
-    *,
-    network: dict[str, Any] | None = None,
-    signals: dict[str, Any] | None = None,
-    seed: int = 1,
-    **hyper: Any,
-) -> TD3:
+def make_recurrent_dqn(spec: BehaviorSpec, *, network: dict[str, Any] | None = None, **options: Any) -> DQN:
+    """As `make_dqn`, with a memory and all extensions."""
+    memory = {"memory": {"sequence_length": 4, "memory_size": 6}}
+    extensions = {"dueling": True, "n_step": 2, "prioritized": True, "burn_in": 1}
+    return make_dqn(spec, network={**(network or {}), **memory}, **extensions, **options)
+
+
+def make_td3(spec: BehaviorSpec | None = None, **options: Any) -> TD3:
     """A learner of a behavior that sees a number and has a column, unless another one is given."""
-    spec = make_spec(observations=(1,), continuous=1) if spec is None else spec
-    section = _section("td3", 0.5, network, signals)
-    section["hyperparameters"] |= hyper
-    config = TD3Config.model_validate(section)
-    return TD3(config, spec, CPU, seed, _signals(config, spec, seed))
+    return _made(TD3, TD3Config, spec, **options)
 
 
-def make_tqc(
-    spec: BehaviorSpec | None = None,
+def make_tqc(spec: BehaviorSpec | None = None, **options: Any) -> TQC:
+    """As `make_td3`."""
+    return _made(TQC, TQCConfig, spec, **options)
+
+
+def make_crossq(spec: BehaviorSpec | None = None, **options: Any) -> CrossQ:
+    """As `make_td3`."""
+    return _made(CrossQ, CrossQConfig, spec, **{"critic_hidden_units": 16, **options})
+
+
+def _made(
+    trainer: type[T],
+    kind: type[OffPolicyConfig],
+    spec: BehaviorSpec | None,
     *,
     network: dict[str, Any] | None = None,
     signals: dict[str, Any] | None = None,
     seed: int = 1,
     **hyper: Any,
-) -> TQC:
-    """As `make_td3`."""
+) -> T:
     spec = make_spec(observations=(1,), continuous=1) if spec is None else spec
-    section = _section("tqc", 0.5, network, signals)
+    section = _section(kind.model_fields["trainer_type"].default, 0.5, network, signals)
     section["hyperparameters"] |= hyper
-    config = TQCConfig.model_validate(section)
-    return TQC(config, spec, CPU, seed, _signals(config, spec, seed))
+    config = kind.model_validate(section)
+    return trainer(config, spec, CPU, seed, _signals(config, spec, seed))
 
 
-def make_crossq(
-    spec: BehaviorSpec | None = None,
-    *,
-    network: dict[str, Any] | None = None,
-    signals: dict[str, Any] | None = None,
-    seed: int = 1,
-    **hyper: Any,
-) -> CrossQ:
-    """As `make_td3`."""
-    spec = make_spec(observations=(1,), continuous=1) if spec is None else spec
-    section = _section("crossq", 0.5, network, signals)
-    section["hyperparameters"] |= {"critic_hidden_units": 16, **hyper}
-    config = CrossQConfig.model_validate(section)
-    return CrossQ(config, spec, CPU, seed, _signals(config, spec, seed))
+def alike_batch(rows: int, **changes: object) -> Batch:
+    """Rows that saw 0, then 1, and did 0.5; all were rewarded with 1, and gamma is 0.5."""
+    batch = Batch(
+        encoded=[torch.zeros(rows, 1)],
+        following=[torch.ones(rows, 1)],
+        continuous=torch.full((rows, 1), 0.5),
+        choices=torch.zeros(rows, 0, dtype=torch.int64),
+        masks=None,
+        memory=None,
+        length=1,
+        rewards=torch.ones(rows, 1),
+        discounts=torch.full((rows, 1), 0.5),
+        terminated=torch.zeros(rows, dtype=torch.bool),
+        weight=torch.full((rows, 1), 1.0 / rows),
+    )
+    return batch._replace(**changes)
 
 
 def _signals(config: OffPolicyConfig, spec: BehaviorSpec, seed: int) -> SignalSet:

@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from ludus.collector.segments import SegmentEnd
+from tests.toys.drills import Recall
+from tests.toys.playing import Arcade, Training
 from tests.worker.learning.algorithms.off_policy_world import make_dqn, make_dqn_config, one_episode
 from tests.worker.rollouts import make_spec
 from tests.worker.toys import Bandit, OneStepToy, TwoBranches, play
 from worker.collectors.acting import POLICIES
 
 AGENTS = 16
+LSTM = {"memory": {"sequence_length": 4, "memory_size": 32}}
 ALL = {"dueling": True, "n_step": 3, "prioritized": True}
 
 
@@ -42,6 +45,38 @@ def test_reaches_the_best_reward(toy: OneStepToy, best: float, hyper: dict[str, 
 
     assert np.mean(means[:10]) < best - 0.2, "a toy that is solved at the start shows nothing"
     assert np.mean(means[-25:]) > best - 0.12
+
+
+EXTENDED = {"dueling": True, "prioritized": True, "n_step": 2, "burn_in": 1}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("network", "hyper"),
+    [
+        pytest.param(LSTM, {}, id="memory"),
+        pytest.param(LSTM, EXTENDED, id="memory-all"),
+        pytest.param({}, {}, id="control-without"),
+    ],
+)
+def test_a_cue_is_remembered_with_a_memory_only(network: dict[str, Any], hyper: dict[str, Any]) -> None:
+    game = Recall(agents=AGENTS)
+    config = make_dqn_config(
+        network={"hidden_units": 32, "num_layers": 1, **network},
+        batch_size=256,
+        buffer_size=20_000,
+        steps_per_update=AGENTS,
+        tau=0.05,
+        exploration_steps=2000,
+        exploration_final_eps=0.02,
+        **hyper,
+    )
+    dqn = make_dqn(game.spec, config)
+
+    scores = Training(dqn, Arcade(game, config, steps=64)).run(50)
+
+    score = float(np.mean(scores[-10:]))
+    assert (score > 0.9) if network else (0.3 < score < 0.7)
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from ludus.protocol.spec import BehaviorSpec
 from tests.worker.learning.algorithms.off_policy_world import (
     make_crossq,
     make_dqn,
+    make_recurrent_dqn,
     make_sac,
     make_td3,
     make_tqc,
@@ -25,6 +26,7 @@ TRAINERS: dict[str, tuple[Make, BehaviorSpec]] = {
     "sac": (make_sac, CONTINUOUS),
     "sac with pictures": (make_sac, make_spec(observations=(3, (1, 20, 20)), continuous=2)),
     "dqn": (make_dqn, DISCRETE),
+    "dqn with a memory": (make_recurrent_dqn, DISCRETE),
     "td3": (make_td3, CONTINUOUS),
     "tqc": (make_tqc, CONTINUOUS),
     "crossq": (make_crossq, CONTINUOUS),
@@ -34,7 +36,8 @@ TRAINERS: dict[str, tuple[Make, BehaviorSpec]] = {
 
 def learn(algorithm: OffPolicyAlgorithm, spec: BehaviorSpec, rounds: range) -> None:
     for number in rounds:
-        rollout = random_round(spec, np.random.default_rng(number), episodes=[number] * 3)
+        memory_size = algorithm.actor.memory_size
+        rollout = random_round(spec, np.random.default_rng(number), episodes=[number] * 3, memory_size=memory_size)
         algorithm.update(rollout, 16 * (number + 1))
 
 

@@ -91,6 +91,7 @@ OTHERS = {
     "goal picture": Kind(make_spec(observations=(3, PICTURE), goal=1, **BOTH), {}),
     "memory": Kind(make_spec(observations=(3, 2), **BOTH), {"normalize": True, **MEMORY}),
     "memory, squashed": Kind(make_spec(continuous=2), MEMORY, head="squashed"),
+    "memory, epsilon greedy": Kind(make_spec(branches=(9, 8)), {"normalize": True, **MEMORY}, "epsilon_greedy"),
     "picture, noisy": Kind(make_spec(observations=(PICTURE,), continuous=2), {}, "gaussian_noise"),
     "picture, epsilon greedy": Kind(make_spec(observations=(PICTURE,), branches=(3,)), {}, "epsilon_greedy"),
     "everything": Kind(EVERYTHING, {"normalize": True, **MEMORY}),

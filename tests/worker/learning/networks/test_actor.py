@@ -29,7 +29,7 @@ def test_the_flat_vector_makes_an_equal_actor(name: str) -> None:
     assert actor.flatten().shape == (actor.flat_size,)
 
 
-@pytest.mark.parametrize("name", [*PLAIN, "memory", "memory, squashed"])
+@pytest.mark.parametrize("name", [*PLAIN, "memory", "memory, squashed", "memory, epsilon greedy"])
 def test_the_flat_vector_of_a_dense_actor_is_as_its_layout_says(name: str) -> None:
     actor = make_actor(KINDS[name])
 

@@ -7,35 +7,15 @@ import pytest
 import torch
 
 from ludus.collector.spec_checks import UnsupportedSpec
-from tests.worker.learning.algorithms.off_policy_world import make_crossq, random_round
+from tests.worker.learning.algorithms.off_policy_world import alike_batch, make_crossq, random_round
 from tests.worker.rollouts import equal_states, make_spec
 from tests.worker.toys import Target, play
 from worker.collectors.acting import POLICIES
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.learning.algorithms.off_policy import Batch
 from worker.learning.plugins.crossq import CrossQ
 
 SPEC = make_spec(observations=(1,), continuous=1)
 HALF_LOG = 0.5 * math.log(2.0 * math.pi)
-
-
-def make_batch(crossq: CrossQ, **changes: object) -> Batch:
-    """As many rows as a batch has, all alike: rewarded with 1, gamma 0.5."""
-    rows = crossq.experience.drawn
-    batch = Batch(
-        encoded=[torch.zeros(rows, 1)],
-        following=[torch.ones(rows, 1)],
-        continuous=torch.full((rows, 1), 0.5),
-        choices=torch.zeros(rows, 0, dtype=torch.int64),
-        masks=None,
-        memory=None,
-        length=1,
-        rewards=torch.ones(rows, 1),
-        discounts=torch.full((rows, 1), 0.5),
-        terminated=torch.zeros(rows, dtype=torch.bool),
-        weight=torch.full((rows, 1), 1.0 / rows),
-    )
-    return batch._replace(**changes)
 
 
 def center(crossq: CrossQ) -> None:
@@ -64,7 +44,7 @@ def filled(**hyper: object) -> CrossQ:
 def test_both_halves_of_a_step_are_normalised_by_the_statistics_of_their_mixture() -> None:
     crossq = make_crossq()
     norm = crossq.critics._networks[0].body.hidden.norms[0]
-    batch = make_batch(crossq, continuous=torch.full((16, 1), 0.5))
+    batch = alike_batch(16, continuous=torch.full((16, 1), 0.5))
 
     q, following = crossq.joint_q(batch, torch.full((16, 1), -0.5))
 
@@ -80,7 +60,7 @@ def test_the_smaller_q_of_what_follows_is_expected_with_the_bonus_of_entropy() -
     crossq = filled(init_entcoef=0.1, batch_size=16, learning_rate=1e-9)
     fix(crossq, 3.0, 2.0)
     center(crossq)
-    crossq.experience.batch = lambda: make_batch(crossq)
+    crossq.experience.batch = lambda: alike_batch(16)
 
     terms = dict(zip(crossq.term_names, crossq.gradient_step(1e-9).tolist(), strict=True))
 
@@ -95,7 +75,7 @@ def test_the_smaller_q_of_what_follows_is_expected_with_the_bonus_of_entropy() -
 def test_where_the_task_ended_the_reward_alone_is_the_target() -> None:
     crossq = make_crossq()
 
-    targets = crossq.targets(make_batch(crossq, discounts=torch.zeros(16, 1)), torch.full((16, 1), 7.0))
+    targets = crossq.targets(alike_batch(16, discounts=torch.zeros(16, 1)), torch.full((16, 1), 7.0))
 
     assert torch.equal(targets, torch.ones(16, 1))
 
@@ -105,7 +85,7 @@ def test_the_policy_ascends_the_smaller_q_with_its_entropy() -> None:
     fix(crossq, 3.0, 2.0)
     center(crossq)
 
-    policy, coefficient = crossq.policy_losses(make_batch(crossq))
+    policy, coefficient = crossq.policy_losses(alike_batch(16))
 
     assert policy.item() == pytest.approx(0.1 * -HALF_LOG - 2.0)
     # log alpha times (entropy minus the target of -1)
@@ -118,7 +98,7 @@ def test_the_policy_sees_critics_as_the_running_statistics_normalise_them_and_mo
     crossq.critic_optimizer.zero_gradient()
 
     with torch.enable_grad():
-        policy, coefficient = crossq.policy_losses(make_batch(crossq))
+        policy, coefficient = crossq.policy_losses(alike_batch(16))
         torch.autograd.backward([policy + coefficient])
 
     assert float(crossq.actor_optimizer.gradient[:-1].abs().sum()) > 0.0
@@ -131,7 +111,7 @@ def test_what_follows_takes_part_in_the_gradient_through_the_statistics_alone() 
     noise = torch.randn(16, 1, generator=torch.Generator().manual_seed(1))
     following = (1.0 + noise).requires_grad_()
 
-    q, following_q = crossq.joint_q(make_batch(crossq, following=[following]), noise)
+    q, following_q = crossq.joint_q(alike_batch(16, following=[following]), noise)
     q.sum().backward()
 
     assert following_q.grad_fn is None
@@ -182,7 +162,7 @@ def test_a_signal_that_goes_on_beyond_termination_expects_the_value_of_beginning
     crossq.signals.ignores_termination = torch.tensor([True])
     crossq.experience.beginnings = [torch.zeros(4, 1)]
 
-    targets = crossq.targets(make_batch(crossq, terminated=torch.ones(16, dtype=torch.bool)), torch.zeros(16, 1))
+    targets = crossq.targets(alike_batch(16, terminated=torch.ones(16, dtype=torch.bool)), torch.zeros(16, 1))
 
     assert targets[:, 0].tolist() == pytest.approx([1.0 + 0.5 * (2.0 + 0.1 * HALF_LOG)] * 16)
 

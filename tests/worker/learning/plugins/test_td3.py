@@ -8,35 +8,16 @@ import torch
 
 from ludus.collector.segments import SegmentEnd
 from ludus.collector.spec_checks import UnsupportedSpec
-from tests.worker.learning.algorithms.off_policy_world import make_td3, random_round
+from tests.worker.learning.algorithms.off_policy_world import alike_batch, make_td3, random_round
 from tests.worker.rollouts import equal_states, make_rollout, make_spec
 from tests.worker.toys import Target, play
 from worker.collectors.acting import POLICIES
 from worker.experience.rollout import Rollout
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.learning.algorithms.off_policy import Batch
 from worker.learning.plugins.td3 import TD3
 
 SPEC = make_spec(observations=(1,), continuous=1)
 TWO_SIGNALS = {"extrinsic": {"gamma": 0.5}, "curiosity": {"gamma": 0.9}}
-
-
-def make_batch(**changes: object) -> Batch:
-    """Two rows that saw 0 and did 0.5; both were rewarded with 1, and gamma is 0.5."""
-    batch = Batch(
-        encoded=[torch.zeros(2, 1)],
-        following=[torch.ones(2, 1)],
-        continuous=torch.full((2, 1), 0.5),
-        choices=torch.zeros(2, 0, dtype=torch.int64),
-        masks=None,
-        memory=None,
-        length=1,
-        rewards=torch.ones(2, 1),
-        discounts=torch.full((2, 1), 0.5),
-        terminated=torch.zeros(2, dtype=torch.bool),
-        weight=torch.full((2, 1), 0.5),
-    )
-    return batch._replace(**changes)
 
 
 def fix_targets(td3: TD3, q: tuple[float, float]) -> None:
@@ -76,7 +57,7 @@ def test_the_target_policys_action_has_clipped_noise_and_stays_in_its_range() ->
         td3.model.target_actor.head.weight.zero_()
         td3.model.target_actor.head.bias.fill_(math.atanh(0.8))
 
-    td3.following_values(make_batch(following=[torch.ones(4000, 1)], continuous=torch.zeros(4000, 1)))
+    td3.following_values(alike_batch(2, following=[torch.ones(4000, 1)], continuous=torch.zeros(4000, 1)))
 
     (actions,) = seen
     # 0.8 with noise of at most 0.3: from 0.5 to 1, where the range ends; both ends are reached
@@ -90,7 +71,7 @@ def test_the_value_loss_is_half_the_mean_squared_error_of_both_critics() -> None
             network.heads.weight.zero_()
             network.heads.bias.fill_(value)
 
-    loss, values = td3.value_loss(make_batch(), torch.full((2, 1), 2.0))
+    loss, values = td3.value_loss(alike_batch(2), torch.full((2, 1), 2.0))
 
     # errors -1 and 2: half of (1 + 4) / 2
     assert loss.item() == pytest.approx(1.25)
@@ -101,7 +82,7 @@ def test_the_policy_ascends_the_first_critic_alone_and_its_weights_stay_constant
     td3 = make_td3()
     td3.critic_optimizer.zero_gradient()
     with torch.enable_grad():
-        loss = td3.policy_loss(make_batch(encoded=[torch.ones(2, 1)]))
+        loss = td3.policy_loss(alike_batch(2, encoded=[torch.ones(2, 1)]))
         loss.backward()
 
     seen, critics = [torch.ones(2, 1)], td3.model.critics

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from ludus.collector.spec_checks import UnsupportedSpec
-from tests.worker.learning.algorithms.off_policy_world import make_tqc, random_round
+from tests.worker.learning.algorithms.off_policy_world import alike_batch, make_tqc, random_round
 from tests.worker.rollouts import equal_states, make_spec
 from tests.worker.toys import Target, play
 from worker.collectors.acting import POLICIES
 from worker.learning.algorithms.numeric_check import Diverged
-from worker.learning.algorithms.off_policy import Batch
-from worker.learning.plugins.tqc import TQC, quantile_huber_loss
+from worker.learning.plugins.tqc import quantile_huber_loss
 
 SPEC = make_spec(observations=(1,), continuous=1)
 
@@ -25,25 +24,6 @@ def fix(networks: list[torch.nn.Module], quantiles: list[list[float]]) -> None:
         for network, values in zip(networks, quantiles, strict=True):
             network.heads.weight.zero_()
             network.heads.bias.copy_(torch.tensor(values))
-
-
-def make_batch(tqc: TQC, **changes: object) -> Batch:
-    """As many rows as a batch has, all alike: rewarded with 1, gamma 0.5."""
-    rows = tqc.experience.drawn
-    batch = Batch(
-        encoded=[torch.zeros(rows, 1)],
-        following=[torch.ones(rows, 1)],
-        continuous=torch.full((rows, 1), 0.5),
-        choices=torch.zeros(rows, 0, dtype=torch.int64),
-        masks=None,
-        memory=None,
-        length=1,
-        rewards=torch.ones(rows, 1),
-        discounts=torch.full((rows, 1), 0.5),
-        terminated=torch.zeros(rows, dtype=torch.bool),
-        weight=torch.full((rows, 1), 1.0 / rows),
-    )
-    return batch._replace(**changes)
 
 
 def test_the_quantile_loss_weighs_errors_by_their_side_and_bends_at_one() -> None:
@@ -83,7 +63,7 @@ def test_the_target_drops_the_largest_quantiles_of_all_critics_and_adds_the_bonu
         tqc.actor.head.weight.zero_()
         tqc.actor.head.bias.zero_()
 
-    targets = tqc.targets(make_batch(tqc))
+    targets = tqc.targets(alike_batch(16))
 
     # of 1, 2, 3, 4, 5, 9 the two largest are dropped
     bonus = 0.1 * 0.5 * math.log(2.0 * math.pi)
@@ -93,20 +73,20 @@ def test_the_target_drops_the_largest_quantiles_of_all_critics_and_adds_the_bonu
 def test_a_part_of_a_quantile_dropped_for_each_critic_counts_over_all() -> None:
     tqc = make_tqc(critics=2, quantiles=3, dropped_quantiles=0.5)
 
-    assert tqc.targets(make_batch(tqc)).shape == (16, 1, 5)
+    assert tqc.targets(alike_batch(16)).shape == (16, 1, 5)
 
 
 def test_where_the_task_ended_the_reward_alone_is_the_target() -> None:
     tqc = make_tqc()
 
-    targets = tqc.targets(make_batch(tqc, discounts=torch.zeros(16, 1)))
+    targets = tqc.targets(alike_batch(16, discounts=torch.zeros(16, 1)))
 
     assert torch.equal(targets, torch.ones_like(targets))
 
 
 def test_losses_have_no_weight_in_common() -> None:
     tqc = make_tqc(critics=3, quantiles=5)
-    batch = make_batch(tqc)
+    batch = alike_batch(16)
     sizes = [part.numel() for part in (tqc._actor_gradient, tqc._critic_gradient)]
 
     def gradients(term: str) -> list[float]:
@@ -129,7 +109,7 @@ def test_the_policy_ascends_the_mean_of_all_quantiles_with_its_entropy() -> None
         tqc.actor.head.weight.zero_()
         tqc.actor.head.bias.zero_()
 
-    loss = tqc.loss(make_batch(tqc), torch.zeros(16, 1, 1))
+    loss = tqc.loss(alike_batch(16), torch.zeros(16, 1, 1))
 
     log_prob = -0.5 * math.log(2.0 * math.pi)
     assert loss.policy.item() == pytest.approx(0.1 * log_prob - 3.0)

@@ -4,7 +4,8 @@ With `dueling` (Wang et al. 2016) each branch has a value and advantages, `Q = V
 layers behind the body that the actor has, so that the sum of Q over signals is linear in the features, too: `fold`
 writes it into the actor's head, and collectors act with plain values of choices.
 
-Dimensions: `R` rows, `S` signals, `D` branches, `M` choices of all branches.
+Dimensions: `R` rows, which with a memory are `Q` sequences one after the other, `S` signals, `D` branches, `M` choices
+of all branches.
 """
 
 import copy
@@ -68,6 +69,11 @@ class QHeads(nn.Module):
         return dueling_q(values.view(len(values), self._signals, len(self._sizes)), by_signal, self._sizes)
 
 
+def _features(body: NetworkBody, encoded: Encoded, memory: Float[Tensor, "Q memory"] | None) -> Float[Tensor, "R U"]:
+    length = 1 if memory is None else len(encoded[0]) // len(memory)
+    return body(encoded, memory, length=length)[0]  # type: ignore[no-any-return]  # a module's call is untyped
+
+
 class QNetwork(nn.Module):
     """The online network, whose body is the actor's, and the target network."""
 
@@ -101,15 +107,17 @@ class QNetwork(nn.Module):
         """Return the target's parameters, in the order of `trained_parameters`."""
         return [*self.target_body.parameters(), *self.target_heads.parameters()]
 
-    def q(self, encoded: Encoded) -> Float[Tensor, "R S M"]:
-        """Return Q of the online network."""
-        q: Tensor = self.heads(self.actor.body(encoded)[0])
+    def q(self, encoded: Encoded, memory: Float[Tensor, "Q memory"] | None = None) -> Float[Tensor, "R S M"]:
+        """Return Q of the online network. With `memory` rows are as many sequences, which begin with it; without one
+        they are single steps.
+        """
+        q: Tensor = self.heads(_features(self.actor.body, encoded, memory))
         return q
 
     @torch.no_grad()
-    def target_q(self, encoded: Encoded) -> Float[Tensor, "R S M"]:
-        """Return Q of the target network."""
-        q: Tensor = self.target_heads(self.target_body(encoded)[0])
+    def target_q(self, encoded: Encoded, memory: Float[Tensor, "Q memory"] | None = None) -> Float[Tensor, "R S M"]:
+        """Return Q of the target network, as `q` does."""
+        q: Tensor = self.target_heads(_features(self.target_body, encoded, memory))
         return q
 
     @torch.no_grad()

@@ -26,7 +26,6 @@ branches, `M` choices of all branches, `H` columns of the policy's last layer.
 """
 
 import copy
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -107,6 +106,8 @@ class ImplicitActorCritic(nn.Module):
 class IQL(OfflineAlgorithm):
     """Networks, optimizers and replay buffer of one behavior."""
 
+    model: ImplicitActorCritic
+
     def __init__(
         self,
         config: OfflineConfig | FinetuneConfig,
@@ -151,18 +152,13 @@ class IQL(OfflineAlgorithm):
             DemonstratedExperience(config, spec, device, self.actor, signals, self.generator, expert),
             cloning=None,
             stored={
-                "generator": self.generator,
                 "model": model,
                 "actor_optimizer": self.actor_optimizer,
                 "critic_optimizer": self.critic_optimizer,
             },
-            changed=[self.actor_optimizer, self.critic_optimizer, *model.target.parameters()],
+            changed=model.target.parameters(),
         )
         self.set_noise()
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
-        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     def log_sigma(self) -> Float[Tensor, " C"]:
         """Return the learned one."""

@@ -66,7 +66,8 @@ class DemonstratedExperience(ReplayedExperience):
         super().__init__(config, spec, device, actor, signals, generator)
         rollout = rollout_of(expert)
         self.replay.store(rollout)
-        actor.body.update_normalizer([part.to(device) for part in rollout.observations])
+        actor.body.update_normalizer([part.to(device) for part in rollout.observations], self.statistics)
+        self.adopt_statistics()
 
     def _draw(self) -> Replayed:
         drawn = super()._draw()

@@ -25,7 +25,6 @@ What it does not do: discrete actions. Stats are in `ReBRAC.term_names`, guards 
 """
 
 import math
-from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -48,6 +47,7 @@ class ReBRAC(OfflineAlgorithm):
     """Networks, optimizers and replay buffer of one behavior."""
 
     experience: DemonstratedExperience
+    model: DeterministicActorCritic
 
     def __init__(
         self,
@@ -98,26 +98,15 @@ class ReBRAC(OfflineAlgorithm):
             DemonstratedExperience(config, spec, device, self.actor, signals, self.generator, expert),
             cloning=None,
             stored={
-                "generator": self.generator,
                 "model": model,
                 "actor_optimizer": self.actor_optimizer,
                 "critic_optimizer": self.critic_optimizer,
                 "gradient_steps": self._steps,
                 "policy_terms": self._policy_terms,
             },
-            changed=[
-                self.actor_optimizer,
-                self.critic_optimizer,
-                *model.target_parameters(),
-                self._steps,
-                self._policy_terms,
-            ],
+            changed=model.target_parameters(),
         )
         self.set_noise()
-
-    def initial_parameters(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each parameter with an initial value for it; see `OffPolicyAlgorithm`."""
-        yield from zip(self.model.parameters(), self._build().parameters(), strict=True)
 
     def log_sigma(self) -> Float[Tensor, " C"]:
         """Return the configured one."""
