@@ -564,5 +564,5 @@ def _over(budget: Budget, used: Used, hours: float) -> str:
         (budget.hours, hours, "hours"),
     ):
         if limit is not None and spent >= limit:
-            return f"Its budget of {limit:,} {unit} is used."
+            return f"Its budget of {limit:{',' if limit >= 1 else '.3g'}} {unit} is used."
     return ""
