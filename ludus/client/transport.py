@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 from urllib.parse import quote, urlsplit
@@ -354,7 +355,10 @@ def without_none(**values: object) -> JsonObject:
 
 
 def route(*segments: str | int) -> str:
-    """Return a path of the API; its segments are quoted."""
+    """Return a path of the API; its segments are quoted. Raises NotSendable for a name that would be another path."""
+    for kind, name in pairwise(segments):
+        if name in {"", ".", ".."}:
+            raise NotSendable(f"the name behind {kind}/", f"is {name!r}, which names nothing (an unset variable?)")
     return "/v1/" + "/".join(quote(str(segment), safe="") for segment in segments)
 
 

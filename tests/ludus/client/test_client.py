@@ -1,8 +1,11 @@
+import inspect
 import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 import httpx2
@@ -10,7 +13,7 @@ import numpy as np
 import pytest
 
 from ludus.client import Busy, Client, NotSendable, ProblemAnswer, ServerUnreachable
-from ludus.client.transport import as_json
+from ludus.client.transport import Resource, as_json
 from ludus.protocol.credentials import Credential, credential
 from ludus.schemas import Event
 from tests.server.app.world import CARTPOLE, World, build_services, open_world, server_process, serving
@@ -257,3 +260,42 @@ def test_who_writes_https_to_a_server_without_tls_is_told_so(world: World) -> No
     server = world.server.replace("http:", "https:")
     with Client(server) as client, pytest.raises(ServerUnreachable, match="it speaks no TLS: write http://"):
         client.ready()
+
+
+NAMED = {
+    "run",
+    "run_id",
+    "experiment",
+    "ladder",
+    "demonstration",
+    "webhook",
+    "worker",
+    "token_id",
+    "checkpoint",
+    "name",
+}
+NOT_IN_THE_PATH = {"create", "start", "selected"}
+
+
+def methods_of_one() -> Iterator[str]:
+    """Name the methods that ask for one resource by the name that is their first argument."""
+    for kind, resource in vars(Client("http://127.0.0.1:9")).items():
+        if isinstance(resource, Resource):
+            for name, method in inspect.getmembers(resource, inspect.ismethod):
+                first = next(iter(inspect.signature(method).parameters), "")
+                if not name.startswith("_") and first in NAMED and (name not in NOT_IN_THE_PATH or kind == "configs"):
+                    yield f"{kind}.{name}"
+
+
+@pytest.mark.parametrize("method", [*methods_of_one()])
+@pytest.mark.parametrize("name", ["", ".."])
+def test_a_name_that_would_be_the_path_of_something_else_is_not_sent(client: Client, method: str, name: str) -> None:
+    call = attrgetter(method)(client)
+    others = list(inspect.signature(call).parameters.values())[1:]
+    asked = [parameter for parameter in others if parameter.default is parameter.empty]
+    positional = ["x" for parameter in asked if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    keywords = {parameter.name: "x" for parameter in asked if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    with pytest.raises(NotSendable, match="which names nothing"):
+        for _ in call(name, *positional, **keywords):
+            pass
