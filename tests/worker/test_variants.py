@@ -242,6 +242,6 @@ def test_the_cross_has_every_trainer_and_every_signal() -> None:
     built = {type(cell.config) for cell in CELLS}
     signals = {name for cell in CELLS for name, _ in cell.config.reward_signals.active()}
 
-    assert len(CELLS) == 3 * 5 * 3 * 2 * 2 + 4 * 2 * 2 + 4 * 2 + 5 * 2 + 5 * 2 + 3 * 2
+    assert len(CELLS) == 3 * 6 * 3 * 2 * 2 + 5 * 2 * 2 + 5 * 2 + 6 * 2 + 6 * 2 + 3 * 2
     assert built == {PPOConfig, SACConfig, POCAConfig, DQNConfig, TD3Config, TQCConfig, CrossQConfig, FinetuneConfig}
     assert signals == {"extrinsic", "curiosity", "gail", "rnd"}
