@@ -50,8 +50,10 @@ def play(
     return measured, weights
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 4])
-@pytest.mark.parametrize("normalize", [False, True], ids=["raw", "normalized"])
+@pytest.mark.parametrize("cut", [1, *(pytest.param(cut, marks=pytest.mark.long) for cut in (2, 3, 4))])
+@pytest.mark.parametrize(
+    "normalize", [pytest.param(False, id="raw", marks=pytest.mark.long), pytest.param(True, id="normalized")]
+)
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_learner_that_is_cut_in_any_round_goes_on_bit_for_bit(name: str, normalize: bool, cut: int) -> None:
     whole, first, resumed = (make(name, seed, network={"normalize": normalize}) for seed in (1, 1, 2))
