@@ -174,8 +174,8 @@ class Simulator:
 class Desk:
     """A pool, its collectors in this process, and a learner that grants rounds of a size to each behavior."""
 
-    def __init__(self, count: int, sizes: dict[str, int], grace: float) -> None:
-        self._sizes = sizes
+    def __init__(self, count: int, sizes: dict[str, int], grace: float, ahead: int | None = None) -> None:
+        self._sizes, self._ahead = sizes, ahead
         self._arenas: dict[str, Arena] = {}
         self._processes = [ChildProcess(["true"]) for _ in range(count)]
         pairs = [socket.socketpair() for _ in range(count)]
@@ -216,7 +216,7 @@ class Desk:
                     self._pool.reclaim(notice.behavior, notice.segments)
                 case RoundCollected():
                     self.rounds[notice.behavior] = notice.round + 1
-                    self._pool.grant(notice.behavior, notice.round + 1, self._sizes[notice.behavior])
+                    self._pool.grant(notice.behavior, notice.round + 1, self._sizes[notice.behavior], self._ahead)
         for link, hub in zip(self.links, self.hubs, strict=True):
             link.receive()
             hub.tick()
@@ -230,12 +230,15 @@ class Desk:
         arena = self._arenas[spec.behavior] = Arena.create(spec, 2_000)
         self._pool.admit(spec, PolicySpec(NETWORK, size, HORIZON), arena)
         self._pool.publish(spec.behavior, 1, np.zeros(size, np.float32))
-        self._pool.grant(spec.behavior, 0, self._sizes[spec.behavior])
+        self._pool.grant(spec.behavior, 0, self._sizes[spec.behavior], self._ahead)
         self.rounds[spec.behavior] = 0
 
     def check_sizes(self, behavior: str, rounds: int) -> None:
-        """Rounds have their size: exactly with one collector, else with at most the last segment too much."""
+        """Rounds have their size: exactly with one collector, else with at most the last segment too much, unless late
+        steps are waited for.
+        """
         size, most = self._sizes[behavior], 0 if len(self.hubs) == 1 else HORIZON - 1
+        most = most if self._ahead is None else self.delivered.total()
         for number in range(rounds):
             assert size <= self.delivered[behavior, number] <= size + most, f"round {number}"
 
@@ -251,8 +254,8 @@ class Desk:
 
 
 @asynccontextmanager
-async def trainer(count: int, sizes: dict[str, int], grace: float) -> AsyncIterator[Desk]:
-    it = Desk(count, sizes, grace)
+async def trainer(count: int, sizes: dict[str, int], grace: float, ahead: int | None = None) -> AsyncIterator[Desk]:
+    it = Desk(count, sizes, grace, ahead)
     try:
         yield it
     finally:
@@ -270,15 +273,22 @@ NAMES = ("Red?team=0", "Red?team=1", "Blue")
     names=st.sampled_from([NAMES[:1], NAMES[:2], NAMES[1:], NAMES]),
     sizes=st.fixed_dictionaries({"Red": st.integers(1, 40), "Blue": st.integers(1, 40)}),
     seed=st.integers(0, 2**16),
+    ahead=st.sampled_from([None, 1, 2]),
 )
 @pytest.mark.timeout(600)  # of all examples together, on a busy machine
 @settings(max_examples=examples(40), deadline=None)
 def test_whoever_acts_after_whom_every_round_is_completed_without_anybody_being_given_up(
-    collectors: int, simulators: int, tables: int, names: tuple[str, ...], sizes: dict[str, int], seed: int
+    collectors: int,
+    simulators: int,
+    tables: int,
+    names: tuple[str, ...],
+    sizes: dict[str, int],
+    seed: int,
+    ahead: int | None,
 ) -> None:
     async def play() -> None:
         rng = random.Random(seed)
-        async with trainer(collectors, sizes, grace=NEVER) as it:
+        async with trainer(collectors, sizes, NEVER, ahead) as it:
             players = [
                 Simulator(it.hubs[number % collectors], number, names, tables, rng) for number in range(simulators)
             ]
@@ -356,10 +366,11 @@ def test_simulators_that_are_all_slower_than_our_patience_do_not_pass_permits_ar
     run(play())
 
 
-def test_a_game_that_keeps_forgetting_agents_holds_no_round_for_ever() -> None:
+@pytest.mark.parametrize("ahead", [None, 1])
+def test_a_game_that_keeps_forgetting_agents_holds_no_round_for_ever(ahead: int | None) -> None:
     async def play() -> None:
         rng = random.Random(1)
-        async with trainer(1, {"Red": 7}, grace=0.005) as it:
+        async with trainer(1, {"Red": 7}, 0.005, ahead) as it:
             await play_to(8, 7, [Simulator(it.hubs[0], 0, NAMES[:2], 1, rng, forgets=True)], it)
 
     run(play())
