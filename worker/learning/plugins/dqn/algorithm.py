@@ -344,7 +344,7 @@ def sequence_errors(errors: Float[Tensor, " R"], sequences: Int[Tensor, " R"], c
 def n_step_returns(
     rewards: Float[Tensor, "W N S"], gamma: Float[Tensor, " S"], real: Bool[Tensor, "W N"]
 ) -> tuple[Float[Tensor, "W S"], Float[Tensor, "W S"]]:
-    """Return the discounted sums of the rewards of real steps, and gamma to the power of their number, of `W` windows."""
+    """Return each window's discounted sum of the rewards of its real steps, and gamma to the power of their number."""
     steps = torch.arange(rewards.shape[1], device=rewards.device).unsqueeze(1)
     factors = gamma**steps * real.unsqueeze(2)  # (W, N, S)
     return torch.sum(rewards * factors, 1), gamma ** real.sum(1, keepdim=True)
