@@ -49,9 +49,9 @@ UPDATES = 120
 LATEST = {"play_against_latest_model_ratio": 1.0}
 OLD = {"play_against_latest_model_ratio": 0.0, "window": 1, "save_steps": 8 * ROUND - 1}
 """The newest snapshot alone, and a new one after 8 updates."""
-FAST = {"learning_rate": 1e-3, "beta": 0.05}
-CALM = {"learning_rate": 3e-4, "learning_rate_schedule": "linear", "beta": 0.2}
-EXPLOITER = {"learning_rate": 1e-3, "learning_rate_schedule": "constant"}
+FAST: dict[str, Any] = {"learning_rate": 1e-3, "beta": 0.05}
+CALM: dict[str, Any] = {"learning_rate": 3e-4, "learning_rate_schedule": "linear", "beta": 0.2}
+EXPLOITER: dict[str, Any] = {"learning_rate": 1e-3, "learning_rate_schedule": "constant"}
 SEEDS = [1, 2, 3]
 
 
@@ -107,7 +107,7 @@ def chances(actor: Actor, observations: np.ndarray) -> np.ndarray:
     """Return the probabilities of a policy's actions, (observations, actions)."""
     with torch.no_grad():
         head, _ = actor(actor.encode([torch.from_numpy(observations)]))
-        return torch.softmax(actor.parts(head).logits.double(), 1).numpy()
+        return np.asarray(torch.softmax(actor.parts(head).logits.double(), 1))
 
 
 def probabilities(folders: Sequence[Path], spec: BehaviorSpec, observations: np.ndarray) -> np.ndarray:
@@ -134,7 +134,7 @@ class Learner:
         self._met: list[np.ndarray] = []
 
     def _policy(self) -> np.ndarray:
-        return chances(self._algorithm.actor, np.ones((1, 1), np.float32))[0]
+        return chances(self._algorithm.actor, np.ones((1, 1), np.float32)).reshape(3)
 
     def learn(self, newest: Sequence[np.ndarray], age: int) -> None:
         """Update the policy on a round against opponents, equal shares, as they were `age` rounds ago; (3,) each."""
