@@ -3,7 +3,7 @@
 ludus simulate python:examples/games/scissors.py --run scissors --env-arg tables=32
 
 A zero-sum game of two players, with the value 0. In its only equilibrium a player shows rock, paper and scissors with
-the probabilities 1/4, 1/2 and 1/4; a policy that learns to beat the newest opponent circles around it for ever.
+the probabilities 1/4, 1/2 and 1/4; a policy that learns in large steps to beat the newest opponent circles around it.
 """
 
 from typing import Final

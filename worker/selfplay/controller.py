@@ -131,11 +131,18 @@ class GhostController:
         return self._begun and self.learning is not None and behavior in self._teams.get(self.learning, ())
 
     def played(self, behavior: str, steps: int) -> None:
-        """Count the steps of teams that do not learn; exchange their policies where that is due."""
-        ghost = self._ghosts[behavior]
-        ghost.counters.ghost_steps += steps
-        if ghost.swap_due:
-            self._swap(ghost)
+        """Count the steps of teams that do not learn."""
+        self._ghosts[behavior].counters.ghost_steps += steps
+
+    def exchange(self) -> None:
+        """Draw opponents anew where `swap_steps` are over. Called in each loop, after learning.
+
+        The last steps of a round are reported with it. Opponents that were drawn then would be those of before the
+        update, for the whole next round; in ML-Agents, too, update and snapshot come first.
+        """
+        for ghost in self._ghosts.values():
+            if ghost.swap_due:
+                self._swap(ghost)
 
     def learned(self, behavior: str, step: int, *, done: bool) -> None:
         """Change turns, snapshots and opponents where that is due, after the policy has learned from a round."""

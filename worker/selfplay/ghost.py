@@ -1,8 +1,8 @@
 """Ghost: the self-play state of one behavior beside its learner (ML-Agents' `GhostTrainer`).
 
 The counters are ML-Agents', and so are the comparisons with them (a strict `>`). Deviations: agent steps are compared
-after a round was learned from, ghost steps when collectors report them; ML-Agents compares both whenever a trajectory
-arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with one simulator that is what
+after a round was learned from, ghost steps then and when collectors report them; ML-Agents compares both whenever a
+trajectory arrives. Each simulator, up to `MAX_DRAWS`, plays against draws of its own; with one simulator that is what
 ML-Agents does. An opponent is exchanged when an episode of it begins, not in the middle.
 """
 

@@ -135,8 +135,9 @@ class SelfPlayCoordinator:
             monitor.evidence.matches.opponents_won += event.won
 
     def take_turns(self) -> None:
-        """Pass the turn on where that is due, and let learners whose turn has come go on."""
+        """Pass the turn on and exchange opponents where that is due, and let learners whose turn has come go on."""
         self.ghosts.watch(time.monotonic())
+        self.ghosts.exchange()
         for learner in self._attempt.learners.values():
             if isinstance(learner, BehaviorLearner):
                 learner.take_turn()

@@ -342,16 +342,32 @@ def test_opponents_are_exchanged_after_more_than_swap_steps_of_theirs() -> None:
     club.policy["A"] = 5.0
     club.controller.learned("A", 20, done=False)
     club.controller.played("A", 50)
+    club.controller.exchange()
     assert club.take() == []
 
     club.controller.played("A", 1)
+    club.controller.exchange()
 
     assert club.take() == ["A"]
     assert club.opposed["A"] == OpponentAssignment(0, {1: [-21]}, [-21])
     assert club.weights["A"] == {-21: 5.0}, "a copy of the policy as it is now"
     club.policy["A"] = 6.0
     club.controller.learned("A", 30, done=False)
+    club.controller.exchange()
     assert club.take() == [], "which the opponent keeps until the next exchange"
+
+
+def test_an_exchange_that_falls_due_with_the_last_steps_of_a_round_follows_its_update_and_its_snapshot() -> None:
+    club, ghost = symmetric(play_against_latest_model_ratio=0.0, window=1)
+    club.controller.played("A", 51)
+    club.policy["A"] = 5.0
+    club.controller.learned("A", 101, done=False)
+    club.controller.exchange()
+
+    assert club.take() == ["A"], "once"
+    assert club.opposed["A"] == OpponentAssignment(0, {1: [1]}, [1])
+    assert club.weights["A"] == {1: 5.0}, "the policy that the round has made, in its snapshot"
+    assert ghost.pool.snapshots[-1].step == 101
 
 
 def test_each_simulator_gets_an_opponent_of_its_own_up_to_eight() -> None:
@@ -362,6 +378,7 @@ def test_each_simulator_gets_an_opponent_of_its_own_up_to_eight() -> None:
         for step in range(2, 20, 2):
             club.controller.learned("A", step, done=False)
         club.controller.played("A", 51)
+        club.controller.exchange()
 
         drawn = club.opposed["A"].teams
         assert {len(keys) for keys in drawn.values()} == {draws}
@@ -466,6 +483,7 @@ def play_on(club: Club, ghost: Ghost) -> list[Any]:
         club.policy["A"] = float(step)
         club.controller.learned("A", step, done=False)
         club.controller.played("A", 37)
+        club.controller.exchange()
         drawn = min(club.opposed["A"].keys)
         told += club.controller.ended(MatchesEnded("A", (match(WIN if step % 7 else LOSS, key=drawn),)), step, at=0.0)
         told.append((club.controller.learning, club.opposed["A"], club.weights["A"]))
@@ -479,6 +497,7 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_happened() -> None:
         club.policy["A"] = float(step)
         club.controller.learned("A", step, done=False)
         club.controller.played("A", 30)
+        club.controller.exchange()
         club.controller.ended(MatchesEnded("A", (match(WIN, key=min(club.opposed["A"].keys)),)), step, at=0.0)
     state = club.controller.state("A")
     resumed = Club()
