@@ -289,8 +289,8 @@ def _without_speeds(name: str, bar: float, behavior: dict[str, Any], *, environm
 
 def _pole_by_dqn(memory: dict[str, Any]) -> dict[str, Any]:
     behavior = _dqn(
-        steps=60_000,
-        rate=2e-3,
+        steps=40_000,
+        rate=1e-3,
         batch=512,
         init_steps=1000,
         explore=8000,
@@ -298,10 +298,9 @@ def _pole_by_dqn(memory: dict[str, Any]) -> dict[str, Any]:
         learning_rate_schedule="linear",
         steps_per_update=4,
         exploration_final_eps=0.01,
-        tau=1.0,
-        target_update_interval=100,
+        tau=0.01,
         dueling=True,
-        n_step=5,
+        n_step=3,
     )
     # An LSTM's outputs are below 1: values of 100 would need large weights behind them.
     return behavior | {"reward_signals": {"extrinsic": {"gamma": 0.99, "strength": 0.1}}}
