@@ -15,7 +15,8 @@ For MuJoCo the hyperparameters are CleanRL's (one environment, normalised observ
 normalised here, rewards there. The bars are one standard deviation below what CleanRL (3 seeds, version 4 of the tasks)
 or, for Ant, the zoo reports at 1,000,000 steps. Version 5 has other rewards and ends, so that the peer counts more than
 the bar. Stable-Baselines3's zoo leaves MiniGrid's MultiRoom-N4-S5 at 0.000 after 10,000,000 steps. Tasks without speeds
-(`NoVel`) have bars below the zoo's PPO with an LSTM (500 and -218), and controls without one.
+(`NoVel`) have bars below the zoo's PPO with an LSTM (500 and -218), and controls without one; for DQN with an LSTM
+there is none, and the bar lies far above the control.
 """
 
 from dataclasses import dataclass, field
