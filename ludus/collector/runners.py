@@ -167,7 +167,9 @@ class PolicyRunner(AgentQueue, ABC):
         """Answer waiting agents that may be answered, oldest first, whole messages.
 
         If the quota of the round is used but steps of it are outstanding, sessions that owe one are answered in
-        advance. Once all have returned, agents wait for the next round, to be answered with newer weights.
+        advance. Once all have returned, agents wait for the next round, to be answered with newer weights. Where rounds
+        wait for all collectors, that may not come before steps of other behaviors have returned: sessions that owe one
+        of these are answered then, too.
         """
         if not self.waiting or not self._is_ready or (self.recorded and self.quota.number is None):
             return
@@ -179,7 +181,7 @@ class PolicyRunner(AgentQueue, ABC):
                 quota_left -= part.rows
                 blocks -= part.rows
         self._answer(self._take_parts(permitted))
-        if self.waiting and self.recorded and not self.quota.complete:
+        if self.waiting and self.recorded and not (self.quota.complete and self.quota.ahead is None):
             self._answer_in_advance()
 
     def _answer_in_advance(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ludus.child_process import ChildProcess
@@ -274,6 +274,9 @@ NAMES = ("Red?team=0", "Red?team=1", "Blue")
     sizes=st.fixed_dictionaries({"Red": st.integers(1, 40), "Blue": st.integers(1, 40)}),
     seed=st.integers(0, 2**16),
     ahead=st.sampled_from([None, 1, 2]),
+)
+@example(  # each collector owes a step of the behavior whose round is complete at the other one
+    collectors=2, simulators=3, tables=2, names=NAMES[1:], sizes={"Red": 39, "Blue": 5}, seed=15475, ahead=1
 )
 @pytest.mark.timeout(600)  # of all examples together, on a busy machine
 @settings(max_examples=examples(40), deadline=None)
