@@ -684,7 +684,7 @@ TASKS: tuple[Task, ...] = (
     _spread("poca", baseline="simplespread-ppo"),
     _without_speeds("CartPole-v1", 400.0, _ppo(**_POLE, **_LSTM)),
     _without_speeds("CartPole-v1", 250.0, _ppo(**_POLE)),
-    _without_speeds("CartPole-v1", 300.0, _pole_by_dqn({"memory": {"memory_size": 64, "sequence_length": 8}})),
+    _without_speeds("CartPole-v1", 250.0, _pole_by_dqn({"memory": {"memory_size": 64, "sequence_length": 8}})),
     _without_speeds("CartPole-v1", 250.0, _pole_by_dqn({})),
     _without_speeds("Pendulum-v1", -400.0, _ppo(**_SWING, **_LSTM), environments=4),
     _without_speeds("Pendulum-v1", -600.0, _ppo(**_SWING), environments=4),
