@@ -37,8 +37,8 @@ class RecordingCollection:
     def publish(self, behavior: str, version: int, weights: NDArray[np.float32]) -> None:
         self.calls.append(("publish", version))
 
-    def grant(self, behavior: str, round_number: int, steps: int) -> None:
-        self.calls.append(("grant", round_number, steps))
+    def grant(self, behavior: str, round_number: int, steps: int, ahead: int | None = None) -> None:
+        self.calls.append(("grant", round_number, steps) if ahead is None else ("grant", round_number, steps, ahead))
 
     def grant_unrecorded(self, behavior: str) -> None:
         self.calls.append(("unrecorded",))
