@@ -369,6 +369,8 @@ _SWING: dict[str, Any] = {
     "gamma": 0.9,
     "lambd": 0.95,
     "horizon": 200,
+    "normalize": True,
+    "signals": {"extrinsic": {"gamma": 0.9, "normalize_reward": True}},  # rewards are as low as -16
 }
 
 TASKS: tuple[Task, ...] = (
