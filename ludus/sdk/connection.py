@@ -306,7 +306,7 @@ class _Stream:
         return await self.read() if done else None
 
     def cancel(self) -> None:
-        """Break the call off, and the read that is pending: nobody is left to hear how it ends."""
+        """Cancel the call and the pending read, whose error asyncio would log, since nobody awaits it."""
         if self._reading is not None:
             self._reading.cancel()
         self._call.cancel()

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from ludus.collector.messages import SimulatorLeft, TimesMeasured
-from tests.ludus.collector.stack import Learner, Playing, learner, pids_of, player
+from tests.ludus.collector.stack import Learner, Playing, Simulator, learner, pids_of, player
 from worker.collectors.events import CollectorDied, Endpoint, RoundCollected
 
 pytestmark = pytest.mark.long
@@ -32,6 +32,14 @@ def is_held(trainer: Learner) -> None:
     trainer.until(held)
 
 
+def silent_player(trainer: Learner) -> Simulator:
+    """Return a simulator of two agents that has its first actions, and never sends the next step."""
+    simulator = player(trainer.endpoints[0].address)
+    simulator.step([0, 1])
+    simulator.receive()
+    return simulator
+
+
 @pytest.mark.parametrize("collectors", [1, 2])
 @pytest.mark.parametrize("size", [10, 100])
 def test_no_step_is_older_than_the_limit_and_every_round_has_its_size_at_least(size: int, collectors: int) -> None:
@@ -51,9 +59,7 @@ def test_no_step_is_older_than_the_limit_and_every_round_has_its_size_at_least(s
 @pytest.mark.parametrize("ahead", [None, 1])
 def test_a_silent_simulator_is_waited_for_before_its_step_is_too_old(ahead: int | None) -> None:
     with learner(size=50, late_agents_grace=0.1, ahead=ahead) as trainer:
-        silent = player(trainer.endpoints[0].address)
-        silent.step([0, 1])
-        silent.receive()
+        silent = silent_player(trainer)
         playing = Playing(player(trainer.endpoints[0].address), 4)
         if ahead is None:
             round_begins(trainer, 4)
@@ -72,9 +78,7 @@ def test_a_silent_simulator_is_waited_for_before_its_step_is_too_old(ahead: int 
 
 def test_a_silent_simulator_that_leaves_is_waited_for_no_longer() -> None:
     with learner(size=50, late_agents_grace=0.1, ahead=1) as trainer:
-        silent = player(trainer.endpoints[0].address)
-        silent.step([0, 1])
-        silent.receive()
+        silent = silent_player(trainer)
         playing = Playing(player(trainer.endpoints[0].address), 4)
         round_begins(trainer, 0)
         is_held(trainer)
@@ -89,9 +93,7 @@ def test_a_silent_simulator_that_leaves_is_waited_for_no_longer() -> None:
 
 def test_the_last_simulator_of_a_collector_that_leaves_does_not_hold_up_the_others() -> None:
     with learner(count=2, size=50, ahead=1) as trainer:
-        silent = player(trainer.endpoints[0].address)
-        silent.step([0, 1])
-        silent.receive()
+        silent = silent_player(trainer)
         playing = Playing(player(trainer.endpoints[1].address), 4)
         trainer.until(lambda: sum(rollout.steps for rollout in trainer.rollouts.get(0, [])) >= 50)
         assert not trainer.heard(RoundCollected), "what the other collector owes is waited for"

@@ -178,7 +178,7 @@ class ReplayedExperience:
         return rows
 
     def adopt_statistics(self) -> None:
-        """Let the actor normalise by the statistics of all observations from now on."""
+        """Copy the statistics of all stored observations into the actor, which normalises with them."""
         if self.statistics is not None and self._actor.normalizer is not None:
             self._actor.normalizer.load_state_dict(self.statistics.state_dict())
 

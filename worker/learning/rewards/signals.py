@@ -60,7 +60,7 @@ class Observed(NamedTuple):
     earned: Float[Tensor, "N S"]
     """After each signal's strength, and never scaled: what is reported."""
     rewards: Float[Tensor, "N S"]
-    """What is learned from: `SignalSet.evaluate`."""
+    """The rewards of the update, as `SignalSet.evaluate` returns them."""
 
 
 class SignalSet:
